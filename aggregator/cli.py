@@ -8,7 +8,8 @@ import click
 
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
-from shared.command_group import HELP_OPTIONS
+from shared.command_group import HELP_OPTIONS, completion_command, examples
+from shared.terminal import colours, echo
 
 _TOPOLOGY = "aggregator.topology.commands.streams"
 _LAKEHOUSE = "aggregator.lakehouse.commands.rollup"
@@ -30,16 +31,18 @@ COMMANDS = {
     "render": LazyCommand(
         "aggregator.topology.commands.render", "render", "Write nats-server configurations for hub, regions and sites."
     ),
-    "policy": LazyCommand("aggregator.policy.commands", "policy", "Tell sites how to watch, and what was planned."),
+    "policy": LazyCommand(
+        "aggregator.policy.commands", "policy", "Change what agents watch by, and declare maintenance."
+    ),
     "rollup": LazyCommand(_LAKEHOUSE, "rollup", "Bring the tables up to what the hub holds."),
-    "maintain": LazyCommand(_LAKEHOUSE, "maintain", "Keep the tables small: compact them, let go of what is too old."),
+    "maintain": LazyCommand(_LAKEHOUSE, "maintain", "Keep the tables small: compact them, and remove what is too old."),
     "rebuild-catalog": LazyCommand(
         "aggregator.lakehouse.commands.rebuild_catalog",
         "rebuild_catalog",
         "Make the file that names the tables anew, where it was lost.",
     ),
-    "import": LazyCommand(_IMPORTS, "import_", "Take over what another monitoring system has kept."),
-    "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question."),
+    "import": LazyCommand(_IMPORTS, "import_", "Import the history of another monitoring system."),
+    "sql": LazyCommand(_QUERY, "sql", "Ask the tables a question in SQL."),
     "serve-sql": LazyCommand("aggregator.lakehouse.commands.serve", "serve_sql", "Serve the tables to Spark Connect."),
     "spark-sql": LazyCommand(
         "aggregator.lakehouse.commands.spark_sql", "spark_sql", "Ask the tables through Spark's own spark-sql."
@@ -48,14 +51,21 @@ COMMANDS = {
         "aggregator.lakehouse.commands.tables", "tables", "Show the tables: how big, how fresh, through which message."
     ),
     "scenario": LazyCommand(
-        "aggregator.scenarios.commands", "scenario", "Play a documented way of replication on servers of its own."
+        "aggregator.scenarios.commands", "scenario", "Play a documented topology on servers of its own."
     ),
-    "compare": LazyCommand("aggregator.demo.compare_command", "compare", "Hold the tables against a fleet's truth."),
+    "compare": LazyCommand(
+        "aggregator.demo.compare_command", "compare", "Compare the tables with what a simulated fleet really did."
+    ),
     "demo": LazyCommand("aggregator.demo.commands", "demo", "Run a whole fleet on this machine."),
 }
 
 
-@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings=HELP_OPTIONS)
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings=HELP_OPTIONS,
+    epilog=examples("muster-aggregator plan", "muster-aggregator report", "muster-aggregator check"),
+)
 @click.version_option(version("muster"), prog_name="muster-aggregator")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
@@ -64,17 +74,23 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj = debug
 
 
-@cli.command("check-config")
+@cli.command(
+    "check-config",
+    epilog=examples(
+        "muster-aggregator check-config",
+        "muster-aggregator check-config --config /etc/muster/aggregator.toml",
+    ),
+)
 @click.option(
     "--config",
     "config_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help=f"The aggregator's settings file.  [default: {config.DEFAULT_PATH}, if there]",
 )
 @click.option(
     "--topology",
     "topology_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="The topology's settings file.  [default: topology.toml, if there]",
 )
 def check_config(config_path: Path | None, topology_path: Path | None) -> None:
@@ -88,30 +104,31 @@ def check_config(config_path: Path | None, topology_path: Path | None) -> None:
             raise click.ClickException("neither aggregator.toml nor topology.toml is here: name one")
     if config_path is not None:
         settings = config.load(config_path)
-        click.echo(f"{config_path}: good")
-        click.echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}")
+        echo(f"{config_path}: good")
+        echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}")
     if topology_path is not None:
         topology = topology_commands.load(topology_path)
-        click.echo(f"{topology_path}: good")
-        click.echo(f"  hub: {', '.join(topology.hub.servers)}; domain: {topology.hub.domain or 'its own'}")
+        echo(f"{topology_path}: good")
+        echo(f"  hub: {', '.join(topology.hub.servers)}; domain: {topology.hub.domain or 'its own'}")
         for region in topology.regions:
             sites = [site.name for site in topology.sites if site.region == region.name]
-            click.echo(
-                f"  region {region.name} in domain {region.jetstream_domain}: {', '.join(sites) or 'no sites named'}"
-            )
+            echo(f"  region {region.name} in domain {region.jetstream_domain}: {', '.join(sites) or 'no sites named'}")
+
+
+cli.add_command(completion_command("muster-aggregator", lambda: cli))
 
 
 def main() -> None:
     """Run the command; a person gets one clear line, never a traceback, unless --debug asks for it."""
     try:
-        cli(standalone_mode=False)
+        cli(standalone_mode=False, color=colours())
     except click.UsageError as error:
         error.show()
         sys.exit(error.exit_code)
     except click.ClickException as error:
         if "--debug" in sys.argv:
             raise
-        click.echo(f"muster-aggregator: {error.format_message()}", err=True)
+        echo(f"muster-aggregator: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)

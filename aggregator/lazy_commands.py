@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from shared.command_group import ANY_LENGTH, CommandGroup
 
@@ -37,6 +38,7 @@ class LazyCommand(NamedTuple):
             callback=command.callback,
             params=command.params,
             help=command.help,
+            epilog=command.epilog,
             invoke_without_command=True,
         )
 
@@ -59,5 +61,15 @@ class LazyGroup(CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the commands without loading any."""
+        self.write_commands(formatter, self._sentences())
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the commands' names without loading any."""
+        named = [CompletionItem(name, help=text) for name, text in self._sentences().items()]
+        return [item for item in named if item.value.startswith(incomplete)] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
+
+    def _sentences(self) -> dict[str, str]:
         loaded = {name: command.get_short_help_str(ANY_LENGTH) for name, command in self.commands.items()}
-        self.write_commands(formatter, loaded | {name: command.help for name, command in self._lazy.items()})
+        return loaded | {name: command.help for name, command in self._lazy.items()}

@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
-import msgspec
 
 from edge_agent.config import agent
-from edge_agent.config.options import EXAMPLES, config_option
+from edge_agent.config.options import config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to_standard_error
-from shared.command_group import HELP_OPTIONS, CommandGroup
+from shared.command_group import HELP_OPTIONS, CommandGroup, completion_command, examples, json_option
 from shared.settings import SettingsError
+from shared.terminal import colours, echo, json_text, width
 
 LAZY_COMMANDS = {
     **dict.fromkeys(("advisories", "explain", "outbox", "senders"), "edge_agent.inspection.commands"),
@@ -36,7 +36,11 @@ class _Commands(CommandGroup):
         return super().get_command(ctx, cmd_name)
 
 
-@click.group(cls=_Commands, context_settings=HELP_OPTIONS)
+@click.group(
+    cls=_Commands,
+    context_settings=HELP_OPTIONS,
+    epilog=examples("muster-agent check-config --config agent.toml", "muster-agent status", "muster-agent doctor"),
+)
 @click.version_option(version("muster"), prog_name="muster-agent")
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug messages.")
 @click.pass_context
@@ -47,8 +51,9 @@ def cli(context: click.Context, debug: bool) -> None:
 
 
 @cli.command(
-    epilog=f"{EXAMPLES}muster-agent run --config agent.toml\n  "
-    "muster-agent run --log-format json 2>> /var/log/muster-agent.log"
+    epilog=examples(
+        "muster-agent run --config agent.toml", "muster-agent run --log-format json 2>> /var/log/muster-agent.log"
+    )
 )
 @config_option
 @click.option(
@@ -75,7 +80,7 @@ def run(debug: bool, config_path: Path, log_format: LogFormat) -> None:
         runner.run(run_agent(settings))
 
 
-@cli.command("check-config", epilog=f"{EXAMPLES}muster-agent check-config --config agent.toml")
+@cli.command("check-config", epilog=examples("muster-agent check-config --config agent.toml"))
 @config_option
 def check_config(config_path: Path) -> None:
     """Read the settings file and say what is wrong with it, or what will be in effect, defaults included.
@@ -85,25 +90,26 @@ def check_config(config_path: Path) -> None:
     from edge_agent.config.effective import render_settings, written
 
     settings = agent.load(config_path)
-    click.echo(f"{config_path}: good")
-    click.echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}")
+    echo(f"{config_path}: good")
+    echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}")
     for block in settings.stream:
         source = ", ".join(block.source.servers)
-        click.echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
+        echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
     if settings.pair.members:
-        click.echo(
-            f"  pair: {' and '.join(settings.pair.members)}, takeover after {written(settings.pair.takeover_after)}"
-        )
-    click.echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
-    click.echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
+        echo(f"  pair: {' and '.join(settings.pair.members)}, takeover after {written(settings.pair.takeover_after)}")
+    echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
+    echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 
 
 @cli.command(
-    epilog=f"{EXAMPLES}muster-agent status --config agent.toml\n  watch muster-agent status\n  "
-    "muster-agent status --check || echo look at it"
+    epilog=examples(
+        "muster-agent status --config agent.toml",
+        "watch muster-agent status",
+        "muster-agent status --check || echo look at it",
+    )
 )
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; instants and durations are in microseconds.")
+@json_option
 @click.option("--check", is_flag=True, help="Print what is wrong, a line each, and end with 0, 1 or 2.")
 def status(config_path: Path, as_json: bool, check: bool) -> None:
     """Show on one screen what the agent does, also while it or its links are down.
@@ -114,7 +120,6 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     from edge_agent.observability.status_board import now
     from edge_agent.observability.status_page import render_status
     from edge_agent.observability.status_report import read_status
-    from edge_agent.runtime.terminal import width
     from edge_agent.store.read_only import StoreUnreadable
 
     settings = agent.load(config_path)
@@ -123,13 +128,16 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         try:
             report = read_status(path, listen)
         except StoreUnreadable as error:
-            click.echo(str(error))
+            echo(str(error))
             sys.exit(2)
         wrong = report.conditions
-        click.echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
+        echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path, listen)
-    click.echo(msgspec.json.format(msgspec.json.encode(report)).decode() if as_json else render_status(report, width()))
+    echo(json_text(report) if as_json else render_status(report, width()))
+
+
+cli.add_command(completion_command("muster-agent", lambda: cli))
 
 
 def main() -> None:
@@ -138,9 +146,12 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        cli(["--debug", *arguments] if debug else arguments, standalone_mode=False)
-    except click.ClickException as error:
+        cli(["--debug", *arguments] if debug else arguments, standalone_mode=False, color=colours())
+    except click.UsageError as error:
         error.show()
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        echo(f"muster-agent: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
@@ -152,7 +163,7 @@ def main() -> None:
         reason = _expected(error)
         if debug or reason is None:
             raise
-        click.echo(f"muster-agent: {reason}", err=True)
+        echo(f"muster-agent: {reason}", err=True)
         sys.exit(1)
 
 

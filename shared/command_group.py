@@ -1,13 +1,32 @@
-"""List a program's commands by whole sentences: click cuts off what does not fit into one line."""
+"""What both programs' commands share: whole sentences in lists, examples, types of values, completion of shells."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
+
+from shared.instants import parse_duration, parse_instant
+from shared.terminal import echo
 
 ANY_LENGTH = 1_000
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class CommandGroup(click.Group):
-    """A group whose help gives of each command all of its first sentence."""
+    """A group whose help gives of each command all of its first sentence: click cuts off what is longer than a line."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, and suggest those of a like name where there is none: click knows of those loaded only."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.exceptions.NoSuchCommand as error:
+            known = self.list_commands(ctx)
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in their order."""
@@ -17,8 +36,85 @@ class CommandGroup(click.Group):
             {name: command.get_short_help_str(ANY_LENGTH) for name, command in found.items() if command is not None},
         )
 
-    def write_commands(self, formatter: click.HelpFormatter, sentences: dict[str, str]) -> None:
+    def write_commands(self, formatter: click.HelpFormatter, sentences: Mapping[str, str]) -> None:
         """Write commands, each with its sentence."""
         if sentences:
             with formatter.section("Commands"):
                 formatter.write_dl(list(sentences.items()))
+
+
+def examples(*lines: str, after: str = "") -> str:
+    r"""Give the epilog of a command's help: lines as one would type them, and a paragraph or more behind them.
+
+    >>> examples("muster-agent status")
+    '\x08\nExamples:\n  muster-agent status'
+    """
+    # click fills the lines of a paragraph, unless \b stands alone before them.
+    return "\b\nExamples:\n  " + "\n  ".join(lines) + (f"\n\n{after}" if after else "")
+
+
+class Parsed(click.ParamType[Any]):
+    """A value that ``parse`` reads from text, raising ValueError; help shows its ``name`` in capitals."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it, unless it is read already."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Parsed("duration", lambda text: 0 if text.strip() == "0" else parse_duration(text))
+"""``90s`` or ``1h30m`` in microseconds; ``0`` is a duration too."""
+INSTANT = Parsed("instant", parse_instant)
+"""RFC 3339 in microseconds since the Unix epoch."""
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON; instants and durations are in microseconds."
+)
+
+
+def completion_command(program: str, root: Callable[[], click.Command]) -> click.Command:
+    """Make the command that completes a program's commands and options in a shell."""
+    shells: dict[str, str] = {
+        "bash": f".local/share/bash-completion/completions/{program}",
+        "fish": f".config/fish/completions/{program}.fish",
+        "zsh": f".zfunc/_{program}",
+    }
+
+    @click.command(
+        "completion",
+        epilog=examples(f"{program} completion --install", f"{program} completion zsh"),
+    )
+    @click.argument("shell", required=False, type=click.Choice(list(shells)))
+    @click.option(
+        "--install", is_flag=True, help="Write it to where the shell looks for it, below your home directory."
+    )
+    def completion(shell: str | None, install: bool) -> None:
+        """Complete commands and options with the Tab key: print what SHELL needs for that, or install it.
+
+        SHELL is the one that you use, unless you name another.
+        """
+        shell = shell or Path(os.environ.get("SHELL", "")).name
+        completing = get_completion_class(shell) if shell in shells else None
+        if completing is None:
+            raise click.UsageError(f"name the shell: {', '.join(shells)}")
+        text = completing(root(), {}, program, f"_{program}_COMPLETE".replace("-", "_").upper()).source()
+        if not install:
+            echo(text)
+            return
+        path = Path.home() / shells[shell]
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
+        echo(f"{path}: written; a new {shell} completes {program}")
+        if shell == "zsh":
+            echo("where ~/.zshrc does not say so yet, add before compinit: fpath=(~/.zfunc $fpath)")
+
+    return completion

@@ -7,12 +7,13 @@ import click
 
 from aggregator.demo.performance import perform
 from aggregator.demo.scenario import Scenario
+from shared.command_group import examples
 from shared.instants import SECOND
 
 QUICK = Scenario(senders_per_site=20, rack_size=5, pace=SECOND // 2, rolls_up_midway=False)
 
 
-@click.command()
+@click.command(epilog=examples("muster-aggregator demo --quick", "muster-aggregator demo --dir /tmp/demo"))
 @click.option(
     "--dir",
     "directory",
@@ -23,7 +24,7 @@ QUICK = Scenario(senders_per_site=20, rack_size=5, pace=SECOND // 2, rolls_up_mi
 )
 @click.option("--quick", is_flag=True, help="Fewer senders, at twice the pace; tables at the end only.")
 def demo(directory: Path, quick: bool) -> None:
-    """Run a fleet, its agents, two regions and a hub on this machine, and hold the tables against the truth.
+    """Run a fleet, its agents, two regions and a hub on this machine, and compare the tables with the truth.
 
     Things go wrong meanwhile: a rack, a link, an agent, a server. It fails (exit code 1) where a figure is further from
     the truth than promised, somebody is accused wrongly, or a record is lost. Ctrl-C stops everything it started.

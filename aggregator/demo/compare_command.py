@@ -1,23 +1,29 @@
 """The command ``compare``: hold the tables against the truth of a simulated or replayed fleet."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from aggregator import config
 from aggregator.demo.comparison import Verdict
+from aggregator.terminal import format_table
+from shared.command_group import examples, json_option
 from shared.instants import format_duration, format_instant
+from shared.tables import Column
+from shared.terminal import echo, json_text, width
 from shared.truth import Truth, TruthError, read_truth
 
 _NAMED = 10
 
 
-@click.command()
+@click.command(epilog=examples("muster-aggregator compare truth.jsonl", "muster-aggregator compare truth.jsonl --json"))
 @click.argument("truth_path", metavar="TRUTH", type=click.Path(dir_okay=False, path_type=Path))
 @config.config_option
-def compare(truth_path: Path, config_path: Path) -> None:
+@json_option
+def compare(truth_path: Path, config_path: Path, as_json: bool) -> None:
     """Compare every sender's up and down in the tables with TRUTH, the file that a simulation wrote.
 
     For each sender, the error is how much more downtime the tables give it than it had, within the time that they know
@@ -37,35 +43,54 @@ def compare(truth_path: Path, config_path: Path) -> None:
     meanwhile = f"from {format_instant(truth.header.started_at_us)} to {format_instant(truth.through)}"
     wrong = [f"{site}: the tables know nothing of it {meanwhile}" for site in judgement.unwatched]
     wrong += [f"{each.sender} at {each.site}: {text}" for each in verdicts for text in each.wrong]
-    if verdicts:
-        _show(verdicts)
+    if as_json:
+        echo(json_text({"sites": list(_lines(verdicts)), "wrong": wrong}))
+    elif verdicts:
+        echo(format_table(_COLUMNS, list(_lines(verdicts)), width()))
     for line in wrong[:_NAMED]:
-        click.echo(line, err=True)
+        echo(line, err=True)
     if not verdicts:
         raise click.ClickException(f"nothing to compare: the tables know no sender of {truth_path}")
     if wrong:
         raise click.ClickException(f"{len(wrong):,} in all: the tables are not what is promised")
-    click.echo(f"all {len(verdicts):,} senders are within the bound")
+    if not as_json:
+        echo(f"all {len(verdicts):,} senders are within the bound")
 
 
-def _show(verdicts: list[Verdict]) -> None:
-    """Print one line for each site, and one for all."""
+_COLUMNS: Sequence[Column[dict[str, Any]]] = (
+    Column("site", lambda line: line["site"]),
+    Column("senders", lambda line: f"{line['senders']:,}", right=True, spare=2),
+    Column("truth %", lambda line: f"{line['truth_percent']:.3f}", right=True),
+    Column("tables %", lambda line: f"{line['tables_percent']:.3f}", right=True),
+    Column("noticed", lambda line: f"{line['noticed']:,}", right=True, spare=1),
+    Column("missed", lambda line: f"{line['missed']:,}", right=True, spare=1),
+    Column("largest error", lambda line: format_duration(line["largest_error"]), right=True),
+    Column("its bound", lambda line: format_duration(line["bound_of_largest_error"]), right=True),
+    Column("beyond", lambda line: f"{line['beyond']:,}", right=True),
+)
+
+
+def _lines(verdicts: list[Verdict]) -> Iterator[dict[str, Any]]:
+    """Give the figures of each site of which anything is known, and of all; durations are microseconds."""
     by_site = defaultdict(list)
     for verdict in verdicts:
         by_site[verdict.site].append(verdict)
-    click.echo(f"{'site':<16} senders    truth %   tables %  noticed   missed  largest error  its bound  beyond")
     for site, of_site in [*sorted(by_site.items()), ("all", verdicts)]:
         known = sum(each.observed for each in of_site)
         if not known:
             continue
         worst = max(of_site, key=lambda each: abs(each.error))
-        true_up, told_up = known - sum(each.true_down for each in of_site), sum(each.up for each in of_site)
-        click.echo(
-            f"{site:<16} {len(of_site):>7,} {100 * true_up / known:>10.3f} {100 * told_up / known:>10.3f}"
-            f" {sum(each.noticed for each in of_site):>8,} {sum(each.missed for each in of_site):>8,}"
-            f" {format_duration(abs(worst.error)):>14} {format_duration(worst.bound):>10}"
-            f" {sum(1 for each in of_site if each.beyond):>7,}"
-        )
+        yield {
+            "site": site,
+            "senders": len(of_site),
+            "truth_percent": 100 * (1 - sum(each.true_down for each in of_site) / known),
+            "tables_percent": 100 * sum(each.up for each in of_site) / known,
+            "noticed": sum(each.noticed for each in of_site),
+            "missed": sum(each.missed for each in of_site),
+            "largest_error": abs(worst.error),
+            "bound_of_largest_error": worst.bound,
+            "beyond": sum(1 for each in of_site if each.beyond),
+        }
 
 
 def _truth(path: Path) -> Truth:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from aggregator.demo.directory import shown
+from shared.terminal import colours
 
 _WIDEST = 100
 _CLOCK = 6
@@ -34,14 +35,14 @@ class Tone(Enum):
 
 
 class Story:
-    """What is printed, in order. ``clock`` counts from the first line."""
+    """What is printed, in order, ``width`` columns wide. A clock counts from the first line."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self._stream = stream
         self._started_at = time.monotonic()
         self._spoke_at = self._started_at
-        self._coloured = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
-        self._width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+        self._coloured = stream.isatty() and colours() is None
+        self.width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
 
     @property
     def elapsed(self) -> float:
@@ -84,7 +85,7 @@ class Story:
         """Print without a clock: for what stays to be read."""
         for line in text.splitlines() or [""]:
             indent = " " * (len(line) - len(line.lstrip()))
-            wrapped = textwrap.wrap(line.strip(), self._width - len(indent), break_on_hyphens=False) or [""]
+            wrapped = textwrap.wrap(line.strip(), self.width - len(indent), break_on_hyphens=False) or [""]
             for part in wrapped:
                 self._write(indent + part, tone)
 
@@ -94,7 +95,7 @@ class Story:
 
     def marked(self, mark: str, text: str, tone: Tone = Tone.PLAIN) -> None:
         """Print a line of a list behind its mark, which alone has the tone."""
-        for number, line in enumerate(textwrap.wrap(text, self._width - 10, break_on_hyphens=False) or [""]):
+        for number, line in enumerate(textwrap.wrap(text, self.width - 10, break_on_hyphens=False) or [""]):
             shown_mark = self._in(tone, f"{mark if number == 0 else '':6}")
             self._write(f"  {shown_mark}  {line}")
 
@@ -113,7 +114,7 @@ class Story:
     def _folded(self, text: str, first: str, later: str, spared: int = 0) -> list[str]:
         return textwrap.wrap(
             text,
-            self._width - spared,
+            self.width - spared,
             initial_indent=first,
             subsequent_indent=later,
             break_on_hyphens=False,

@@ -10,7 +10,8 @@ from aggregator.demo.scenario import SITES, Scenario
 from aggregator.demo.spans import Span, common
 from aggregator.demo.story import Story, Tone
 from aggregator.demo.tables import Times
-from shared.tables import Column, format_table
+from aggregator.terminal import format_table
+from shared.tables import Column
 
 _MOST_SHOWN = 12
 _EXPLANATION = (
@@ -51,7 +52,7 @@ class _Site(NamedTuple):
 
 _ROWS: Sequence[Column[_Row]] = (
     Column("who", lambda row: row.whom),
-    Column("what happened", lambda row: row.what),
+    Column("what happened", lambda row: row.what, wraps=True),
     Column("truth", lambda row: row.average(each.true_down for each in row.verdicts), right=True),
     Column("Muster", lambda row: row.average(each.down for each in row.verdicts), right=True),
     Column("off", lambda row: f"{row.worst.error / 1e6:+.1f}s", right=True),
@@ -62,7 +63,7 @@ _SITES: Sequence[Column[_Site]] = (
     Column("truth", lambda site: f"{site.true:.2%}", right=True),
     Column("Muster", lambda site: f"{site.said:.2%}", right=True),
     Column("known", lambda site: f"{site.coverage:.1%}", right=True),
-    Column("unknown, and why", lambda site: site.unknown),
+    Column("unknown, and why", lambda site: site.unknown, wraps=True),
 )
 
 
@@ -73,13 +74,13 @@ def tell_outcome(
     story.text()
     story.text("DOWNTIME: WHAT HAPPENED TO WHOM, WHAT THE TRUTH IS, AND WHAT MUSTER SAYS", Tone.STRONG)
     story.text()
-    _tell_table(story, format_table(_ROWS, list(_rows(played, verdicts))))
+    _tell_table(story, format_table(_ROWS, list(_rows(played, verdicts)), story.width))
     story.text()
     story.text(_EXPLANATION.format(interval=played.said(scenario.REGISTRATION_INTERVAL)), Tone.DIM)
     story.text()
     story.text("AVAILABILITY OF THE KNOWN TIME, AND WHAT IS UNKNOWN", Tone.STRONG)
     story.text()
-    _tell_table(story, format_table(_SITES, list(_sites(verdicts, evidence))))
+    _tell_table(story, format_table(_SITES, list(_sites(verdicts, evidence)), story.width))
     story.text()
     story.text("WHAT WAS PROMISED", Tone.STRONG)
     story.text()

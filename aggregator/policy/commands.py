@@ -18,15 +18,15 @@ from aggregator.policy.book import Book, Refused
 from aggregator.policy.runs import Run, runs
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
-from aggregator.topology.commands.streams import config_option, json_option, load
+from aggregator.topology.commands.streams import config_option, load
 from aggregator.topology.model import HUB, Place
 from aggregator.topology.observed.connections import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
-from shared.command_group import CommandGroup
-from shared.instants import InvalidInstant, parse_duration, parse_instant
+from shared.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.policy import ForwardSender, Order, RetireSender, Scope, ScopedRevision
+from shared.terminal import echo, json_text, width
 from shared.thresholds import Thresholds
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def _spoken(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command what all have that say something: its first argument is the voice."""
 
     @config_option
-    @click.option("--author", callback=_author, help="Who says it.  [default: user@host]")
+    @click.option("--author", metavar="NAME", callback=_author, help="Who says it.  [default: user@host]")
     @json_option
     @functools.wraps(command)
     def speaking(*, config_path: Path, author: str, as_json: bool, **own: Any) -> None:
@@ -65,33 +65,46 @@ def _spoken(command: Callable[..., None]) -> Callable[..., None]:
 
 def _to_somebody(command: _Command) -> _Command:
     for name, text in (
-        ("--block", "One stream block of the site."),
-        ("--site", "One site."),
-        ("--region", "A region."),
+        ("--block", "For one stream block of the site."),
+        ("--site", "For one site."),
+        ("--region", "For a region."),
     ):
-        command = click.option(name, default="", help=text)(command)
+        command = click.option(name, metavar="NAME", default="", help=text)(command)
     return command
 
 
-_sender_option = click.option("--sender", "sender_id", required=True, help="The sender, as advisories name it.")
+_sender_option = click.option(
+    "--sender", "sender_id", metavar="SENDER", required=True, help="The sender, as advisories name it."
+)
 
 
-@click.group(cls=CommandGroup)
+@click.group(
+    cls=CommandGroup,
+    epilog=examples("muster-aggregator policy show", "muster-aggregator policy set --site dub1 --stale-after 20m"),
+)
 def policy() -> None:
-    """Tell regions, sites and blocks how to watch, and the tables what was planned."""
+    """Change what the agents of a region, a site or a block watch by, and declare maintenance."""
 
 
-@policy.command("set")
+@policy.command(
+    "set",
+    epilog=examples(
+        "muster-aggregator policy set --region eu-west --sample-interval 30m",
+        "muster-aggregator policy set --site dub1 --unset stale_after",
+    ),
+)
 @_spoken
 @_to_somebody
-@click.option("--sample-interval", help="Forward each sender's registration this often, such as 30m.")
-@click.option("--stale-after", help="Silence after which a sender is stale.")
-@click.option("--retire-after", help="Silence after which a sender is forgotten.")
-@click.option("--blind-after", help="Time without proof after which the stream was not seen.")
-@click.option("--unset", multiple=True, type=click.Choice(_KEYS), help="Say nothing of this any more; repeatable.")
-def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
+@click.option("--sample-interval", type=DURATION, help="Forward each sender's registration this often, such as 30m.")
+@click.option("--stale-after", type=DURATION, help="Silence after which a sender is stale.")
+@click.option("--retire-after", type=DURATION, help="Silence after which a sender is forgotten.")
+@click.option("--blind-after", type=DURATION, help="Time without proof after which the stream was not seen.")
+@click.option("--unset", multiple=True, type=click.Choice(_KEYS), help="Take this threshold back; repeatable.")
+def set_(voice: _Voice, unset: tuple[str, ...], **given: int | None) -> None:
     """Set thresholds of a region, a site or a block. What is said of the smaller one outranks the larger's."""
-    changes = {name: _duration(name, text) for name, text in given.items() if text is not None}
+    changes = {name: duration for name, duration in given.items() if duration is not None}
+    if too_short := [name for name, duration in changes.items() if duration <= 0]:
+        raise click.ClickException(f"{_option(too_short[0])} must be longer than 0s")
     if not changes and not unset:
         raise click.ClickException(f"say what to set: {', '.join(map(_option, _KEYS))}, or --unset")
     both = sorted(set(changes) & set(unset))
@@ -100,7 +113,7 @@ def set_(voice: _Voice, unset: tuple[str, ...], **given: str | None) -> None:
     _say_to(voice, lambda scope, held: rules.changed_thresholds(held, scope, changes, unset))
 
 
-@policy.command()
+@policy.command(epilog=examples("muster-aggregator policy forward --site dub1 --sender web1.example.net"))
 @_spoken
 @_to_somebody
 @_sender_option
@@ -109,7 +122,7 @@ def forward(voice: _Voice, sender_id: str) -> None:
     _say_of_sender(voice, ForwardSender(sender_id))
 
 
-@policy.command()
+@policy.command(epilog=examples("muster-aggregator policy retire --site dub1 --sender web1.example.net"))
 @_spoken
 @_to_somebody
 @_sender_option
@@ -118,20 +131,24 @@ def retire(voice: _Voice, sender_id: str) -> None:
     _say_of_sender(voice, RetireSender(sender_id))
 
 
-@policy.command()
+@policy.command(
+    epilog=examples(
+        "muster-aggregator policy maintenance --site dub1 --reason 'new switch' \\\n"
+        "      --from 2026-01-31T22:00:00Z --to 2026-02-01T02:00:00Z"
+    )
+)
 @_spoken
 @_to_somebody
-@click.option("--from", "started", required=True, help="Start, such as 2026-01-31T22:00:00Z.")
-@click.option("--to", "ended", required=True, help="End, exclusive.")
-@click.option("--reason", required=True, help="Why, for whoever reads the tables.")
-@click.option("--sender", "sender_ids", multiple=True, help="Of these senders alone; repeatable.")
-def maintenance(voice: _Voice, started: str, ended: str, reason: str, sender_ids: tuple[str, ...]) -> None:
+@click.option("--from", "started_at", type=INSTANT, required=True, help="Start, such as 2026-01-31T22:00:00Z.")
+@click.option("--to", "ended_at", type=INSTANT, required=True, help="End, exclusive.")
+@click.option("--reason", metavar="REASON", required=True, help="Why, for whoever reads the tables.")
+@click.option("--sender", "sender_ids", metavar="SENDER", multiple=True, help="Only these senders; repeatable.")
+def maintenance(voice: _Voice, started_at: int, ended_at: int, reason: str, sender_ids: tuple[str, ...]) -> None:
     """Declare maintenance, before it or after. Its time is neither up nor down, and counts in no availability."""
-    started_at, ended_at = (_instant(name, text) for name, text in (("--from", started), ("--to", ended)))
     _say_to(voice, lambda *_: rules.declared_maintenance(started_at, ended_at, reason, sender_ids))
 
 
-@policy.command()
+@policy.command(epilog=examples("muster-aggregator policy cancel 17"))
 @_spoken
 @click.argument("revision", type=click.IntRange(min=1))
 def cancel(voice: _Voice, revision: int) -> None:
@@ -139,11 +156,11 @@ def cancel(voice: _Voice, revision: int) -> None:
     _say(voice, lambda held: rules.cancelled_maintenance(held, revision))
 
 
-@policy.command()
+@policy.command(epilog=examples("muster-aggregator policy show", "muster-aggregator policy show --json"))
 @config_option
 @json_option
 def show(config_path: Path, as_json: bool) -> None:
-    """Show what holds, what is planned, and who has taken it. Each block has its last revision beside it."""
+    """Show the thresholds in effect, the maintenance declared, and which revision each block has taken."""
     topology = _with_policy(config_path)
 
     async def asked(client: Client, hub: Place) -> tuple[Held, list[Run]]:
@@ -152,23 +169,20 @@ def show(config_path: Path, as_json: bool) -> None:
 
     held, taken = _at_hub(topology, asked)
     if as_json:
-        _print(shown.show_as_json(held.book, taken, held.now))
+        echo(json_text(shown.show_as_json(held.book, taken, held.now)))
         return
-    click.echo(shown.show(held.book, taken, held.now))
+    echo(shown.show(held.book, taken, held.now, width()))
     if held.unread:
-        click.echo(f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand")
+        echo(f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand")
 
 
-@policy.command()
+@policy.command(epilog=examples("muster-aggregator policy history"))
 @config_option
 @json_option
 def history(config_path: Path, as_json: bool) -> None:
     """List every revision. Each has its time, who said it, for whom, and what."""
     held = _at_hub(_with_policy(config_path), read_policy)
-    if as_json:
-        _print(shown.history_as_json(held.book))
-    else:
-        click.echo(shown.history(held.book))
+    echo(json_text(shown.history_as_json(held.book)) if as_json else shown.history(held.book, width()))
 
 
 def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
@@ -193,9 +207,9 @@ def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
 
     one = _at_hub(_with_policy(voice.config_path), said)
     if voice.as_json:
-        _print({"scope": str(one.scope), **msgspec.to_builtins(one.revision)})
+        echo(json_text({"scope": str(one.scope), **msgspec.to_builtins(one.revision)}))
     else:
-        click.echo(f"revision {one.revision.revision} for {one.scope}: {rules.told(one)}")
+        echo(f"revision {one.revision.revision} for {one.scope}: {rules.told(one)}", prose=True)
 
 
 def _with_policy(config_path: Path) -> TopologySettings:
@@ -220,24 +234,3 @@ def _at_hub(topology: TopologySettings, work: Callable[[Client, Place], Awaitabl
 
 def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
-
-
-def _duration(key: str, text: str) -> int:
-    try:
-        duration = parse_duration(text)
-    except InvalidInstant as error:
-        raise click.ClickException(f"{_option(key)}: {error}") from error
-    if duration <= 0:
-        raise click.ClickException(f"{_option(key)} must be longer than 0s")
-    return duration
-
-
-def _instant(name: str, text: str) -> int:
-    try:
-        return parse_instant(text)
-    except InvalidInstant as error:
-        raise click.ClickException(f"{name}: {error}") from error
-
-
-def _print(data: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(data)).decode())

@@ -7,15 +7,17 @@ import msgspec
 
 from aggregator.policy.book import Book, Window, told
 from aggregator.policy.runs import Run
+from aggregator.terminal import format_table
 from shared.instants import SECOND, format_duration, format_instant
 from shared.policy import ScopedRevision
-from shared.tables import Column, format_table
+from shared.tables import Column
 from shared.thresholds import Thresholds
 
 
-def show(book: Book, runs: Iterable[Run], now: int) -> str:
-    """Give the page of ``policy show``; ``now`` is the hub's clock."""
-    return "\n\n".join(filter(None, (_thresholds(book), _maintenance(book, now), _runs(list(runs), now))))
+def show(book: Book, runs: Iterable[Run], now: int, width: int) -> str:
+    """Give the page of ``policy show``, ``width`` columns wide; ``now`` is the hub's clock."""
+    parts = _thresholds(book, width), _maintenance(book, now, width), _runs(list(runs), now, width)
+    return "\n\n".join(filter(None, parts))
 
 
 def show_as_json(book: Book, runs: Iterable[Run], now: int) -> dict[str, Any]:
@@ -39,7 +41,7 @@ def show_as_json(book: Book, runs: Iterable[Run], now: int) -> dict[str, Any]:
     }
 
 
-def history(book: Book) -> str:
+def history(book: Book, width: int) -> str:
     """List all revisions, the newest last."""
     if not book.said:
         return "nothing was said yet"
@@ -48,9 +50,9 @@ def history(book: Book) -> str:
         Column[ScopedRevision]("given", lambda each: _moment(each.revision.given_at_us)),
         Column[ScopedRevision]("by", lambda each: each.revision.author),
         Column[ScopedRevision]("for", lambda each: str(each.scope)),
-        Column[ScopedRevision]("says", told),
+        Column[ScopedRevision]("says", told, wraps=True),
     )
-    return format_table(columns, book.said)
+    return format_table(columns, book.said, width)
 
 
 def history_as_json(book: Book) -> list[dict[str, Any]]:
@@ -67,7 +69,7 @@ def state(window: Window, now: int) -> str:
     return "under way" if now < window.order.ended_at_us else "over"
 
 
-def _thresholds(book: Book) -> str:
+def _thresholds(book: Book, width: int) -> str:
     rows = [(str(scope), book.thresholds[scope], revision) for scope, revision in sorted(book.set_by.items())]
     rows = [row for row in rows if row[1].given]
     if not rows:
@@ -77,31 +79,31 @@ def _thresholds(book: Book) -> str:
         return lambda row: format_duration(row[1].given[name]) if name in row[1].given else ""
 
     columns: list[Column[Any]] = [Column("for", lambda row: row[0])]
-    columns += [Column(name, cell(name), right=True) for name in Thresholds.__struct_fields__]
+    columns += [Column(name.replace("_", " "), cell(name), right=True) for name in Thresholds.__struct_fields__]
     columns += [
         Column("revision", lambda row: str(row[2].revision), right=True),
         Column("by", lambda row: row[2].author),
     ]
-    return format_table(columns, rows)
+    return format_table(columns, rows, width)
 
 
-def _maintenance(book: Book, now: int) -> str:
+def _maintenance(book: Book, now: int, width: int) -> str:
     open_ones = [window for window in book.windows.values() if state(window, now) in ("declared", "under way")]
     if not open_ones:
         return ""
     columns = (
         Column[Window]("maintenance", lambda each: str(each.revision), right=True),
         Column[Window]("for", lambda each: str(each.scope)),
-        Column[Window]("senders", lambda each: ", ".join(each.order.sender_ids) or "all"),
+        Column[Window]("senders", lambda each: ", ".join(each.order.sender_ids) or "all", wraps=True),
         Column[Window]("from", lambda each: _moment(each.order.started_at_us)),
         Column[Window]("to", lambda each: _moment(each.order.ended_at_us)),
-        Column[Window]("state", lambda each: state(each, now)),
-        Column[Window]("reason", lambda each: each.order.reason),
+        Column[Window]("state", lambda each: state(each, now), spare=1),
+        Column[Window]("reason", lambda each: each.order.reason, wraps=True),
     )
-    return format_table(columns, open_ones)
+    return format_table(columns, open_ones, width)
 
 
-def _runs(runs: list[Run], now: int) -> str:
+def _runs(runs: list[Run], now: int, width: int) -> str:
     if not runs:
         return "no site has spoken yet"
     columns = (
@@ -109,9 +111,9 @@ def _runs(runs: list[Run], now: int) -> str:
         Column[Run]("taken", lambda each: str(each.taken), right=True),
         Column[Run]("said", lambda each: str(each.said), right=True),
         Column[Run]("last word", lambda each: f"{format_duration(_seconds(now - each.seen_at))} ago"),
-        Column[Run]("remark", lambda each: each.remark),
+        Column[Run]("remark", lambda each: each.remark, wraps=True),
     )
-    return format_table(columns, runs)
+    return format_table(columns, runs, width)
 
 
 def _window(window: Window) -> dict[str, Any]:

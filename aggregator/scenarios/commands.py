@@ -1,8 +1,6 @@
 """The command ``muster-aggregator scenario``."""
 
 import asyncio
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,8 +12,10 @@ from aggregator.demo.processes import CommandFailed
 from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
 from aggregator.scenarios.telling import Telling
 from aggregator.topology.apply import ApplyFailed
+from shared.command_group import examples
 from shared.embedded.server import ServerFailed
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
+from shared.terminal import echo, width
 
 
 class Scenario(NamedTuple):
@@ -54,15 +54,16 @@ SCENARIOS = {
     ),
 }
 _LISTED = "\b\nNAME is one of:\n" + "\n".join(f"  {name}\n    {each.shows}" for name, each in SCENARIOS.items())
+_EXAMPLES = examples("muster-aggregator scenario data-replication", "muster-aggregator scenario fleet-streams --stay")
 
 
-@click.command(epilog=_LISTED)
+@click.command(epilog=f"{_LISTED}\n\n{_EXAMPLES}")
 @click.argument("name", type=click.Choice(list(SCENARIOS)), metavar="NAME")
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where servers, settings and maps go, and stay; must be empty. Default: a directory that is removed.",
+    help="Where servers, settings and maps go, and stay; must be empty.  [default: a directory that is removed]",
 )
 @click.option("--stay", is_flag=True, help="Let the servers run at the end, until Ctrl-C, and say how to look at them.")
 def scenario(name: str, directory: Path | None, stay: bool) -> None:
@@ -71,8 +72,7 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
     A step that comes as it should is marked with +. One that does not is marked with !, and the exit code is 1.
     What the documentation says otherwise stands below the step.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    telling = Telling(click.echo, width=width, stays=stay)
+    telling = Telling(echo, width=width(), stays=stay)
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="muster-") as made:
             _play(name, Path(made), telling)
@@ -85,9 +85,9 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
             raise click.ClickException(f"{directory} is not empty: name another place with --dir")
         _play(name, directory, telling)
     wrong = sum(not step.holds for step in telling.steps)
-    click.echo(f"\n{len(telling.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
+    echo(f"\n{len(telling.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
     if directory is not None:
-        click.echo(f"{directory} keeps settings, stores and maps")
+        echo(f"{directory} keeps settings, stores and maps")
     raise SystemExit(1 if wrong else 0)
 
 

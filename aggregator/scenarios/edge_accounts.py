@@ -205,7 +205,7 @@ async def _draw(scene: Scene) -> None:
 
     await telling.comes("copies that have all of their origins", whole, _COPIES)
     report = reports[-1]
-    telling.output(format_report(report))
+    telling.output(format_report(report, telling.room))
     topology.path.with_name("replication.dot").write_text(replication_graph(report), encoding="utf-8")
     if not all(row.healthy for row in report.replication):
         telling.sentence("after the hub was down, a mirror that has nothing to take may not be heard for a while")

@@ -127,4 +127,4 @@ async def _back_up(scene: Scene, at_spoke: JetStream) -> None:
         counts_in(topology),
         CNC_COUNTS | {"spoke-1/test": 30, "spoke-2/test": 30, "hub/aggregate": 60, "spoke-2/backup-test-spoke-1": 30},
     )
-    telling.output(format_report(await topology.report()))
+    telling.output(format_report(await topology.report(), telling.room))

@@ -30,7 +30,7 @@ async def with_domains(scene: Scene, system: Account) -> None:
             return {each.name: each.nodes for each in clusters(await server_states(client, _EVERYBODY, GATHER_BRIEFLY))}
 
         await telling.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
-        telling.output(format_servers(await server_states(client, _EVERYBODY)))
+        telling.output(format_servers(await server_states(client, _EVERYBODY), telling.room))
 
         async def deciding() -> dict[str, int]:
             return await _deciding(client)
@@ -54,7 +54,7 @@ async def without_domains(scene: Scene, system: Account) -> None:
         await telling.comes("all nine decide together, and the hub leads", deciding, {HUB: _EVERYBODY})
         await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=REQUEST_DEADLINE)
         await telling.comes("when its leader steps down, the hub leads again", deciding, {HUB: _EVERYBODY})
-        telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY)))
+        telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY), telling.room))
     async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
         await at_spoke.insist("STREAM.CREATE.KEPT", _stream("KEPT"))
 

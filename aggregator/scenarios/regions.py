@@ -124,12 +124,12 @@ async def _reports(administrator: JetStream, telling: Telling) -> None:
 
     await telling.comes("servers", names, NAMES)
     states = await server_states(administrator.client, len(NAMES))
-    telling.output(format_servers(states))
+    telling.output(format_servers(states, telling.room))
     telling.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
     tags = {each.server.name: sorted(each.server.tags) for each in states}
     telling.show("their tags", tags, {each.name: sorted(each.tags) for each in SERVERS})
     held = await jetstream_states(administrator.client, len(NAMES))
-    telling.output(format_jetstream(held))
+    telling.output(format_jetstream(held, telling.room))
     telling.show("streams so far", sum(each.data.streams for each in held), 0)
 
     async def members() -> dict[str, bool]:
@@ -137,7 +137,9 @@ async def _reports(administrator: JetStream, telling: Telling) -> None:
         return {member.name: member.current and member.online for member in group}
 
     await telling.comes("meta group: current and online", members, dict.fromkeys(NAMES, True))
-    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES)))))
+    telling.output(
+        format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES))), telling.room)
+    )
 
 
 async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> None:
@@ -156,7 +158,7 @@ async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> 
         },
     )
     telling.show("doing it again changes", len((await topology.apply()).changes), 0)
-    telling.output(format_report(await topology.report()))
+    telling.output(format_report(await topology.report(), telling.room))
     configs = {name: (await jetstream.info(name))["config"] for name in ("EVENTS", "ORDERS")}
     telling.show(
         f"options that are not as documented, of {len(OPTIONS)}",
@@ -220,7 +222,7 @@ async def _lose_region_2(
         return [member.name for member in group if member.current]
 
     await telling.comes("current in the meta group", members, left)
-    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left)))))
+    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left))), telling.room))
     telling.sentence("a server that was killed did not say so, and is called online for a while: see current")
     third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
 

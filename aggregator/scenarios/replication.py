@@ -155,7 +155,7 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
 async def _draw(topology: Topology, path: Path, telling: Telling) -> None:
     telling.chapter(f"The reports, as JSON too, and the map: muster-aggregator report [--json] --dot {path.name}")
     report = await topology.report()
-    telling.output(format_report(report))
+    telling.output(format_report(report, telling.room))
     as_json = msgspec.json.format(msgspec.json.encode(report))
     await asyncio.to_thread(path.with_suffix(".json").write_bytes, as_json)
     graph = replication_graph(report)

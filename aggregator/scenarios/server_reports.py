@@ -10,9 +10,10 @@ from typing import TypeVar
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.terminal import format_table
 from shared.instants import SECOND, format_duration, parse_instant
 from shared.sizes import format_size
-from shared.tables import Column, format_table
+from shared.tables import UNWRAPPED, Column
 
 GATHER_DEADLINE = 30.0
 GATHER_BRIEFLY = 1.0
@@ -153,19 +154,20 @@ def _follower(peer: Peer) -> Member:
     return Member(peer.name, peer.peer, current=peer.current, online=online, active=peer.active, lag=peer.lag)
 
 
-def format_servers(states: list[ServerState]) -> str:
+def format_servers(states: list[ServerState], width: int = UNWRAPPED) -> str:
     """Lay out who there is, and how many of them make up each cluster."""
-    return f"{format_table(_SERVER_COLUMNS, states)}\n\n{format_table(_CLUSTER_COLUMNS, clusters(states))}"
+    servers = format_table(_SERVER_COLUMNS, states, width)
+    return f"{servers}\n\n{format_table(_CLUSTER_COLUMNS, clusters(states), width)}"
 
 
-def format_jetstream(states: list[JetStreamAnswer]) -> str:
+def format_jetstream(states: list[JetStreamAnswer], width: int = UNWRAPPED) -> str:
     """Lay out who holds what; the meta group's leader has a star."""
-    return format_table(_JETSTREAM_COLUMNS, states)
+    return format_table(_JETSTREAM_COLUMNS, states, width)
 
 
-def format_meta_group(members: list[Member]) -> str:
+def format_meta_group(members: list[Member], width: int = UNWRAPPED) -> str:
     """Lay out the meta group."""
-    return format_table(_META_COLUMNS, members)
+    return format_table(_META_COLUMNS, members, width)
 
 
 async def _gather(client: Client, what: str, model: type[T], count: int, deadline: float) -> list[tuple[T, int]]:
@@ -209,11 +211,11 @@ _SERVER_COLUMNS: tuple[Column[ServerState], ...] = (
     Column("conns", lambda each: f"{each.statsz.connections:,}", right=True),
     Column("subs", lambda each: f"{each.statsz.subscriptions:,}", right=True),
     Column("routes", lambda each: str(len(each.statsz.routes)), right=True),
-    Column("mem", lambda each: format_size(each.statsz.mem), right=True),
-    Column("cpu %", lambda each: f"{each.statsz.cpu:g}", right=True),
-    Column("cores", lambda each: str(each.statsz.cores), right=True),
-    Column("slow", lambda each: str(each.statsz.slow_consumers), right=True),
-    Column("uptime", _uptime, right=True),
+    Column("mem", lambda each: format_size(each.statsz.mem), right=True, spare=2),
+    Column("cpu %", lambda each: f"{each.statsz.cpu:g}", right=True, spare=3),
+    Column("cores", lambda each: str(each.statsz.cores), right=True, spare=5),
+    Column("slow", lambda each: str(each.statsz.slow_consumers), right=True, spare=4),
+    Column("uptime", _uptime, right=True, spare=1),
     Column("rtt", lambda each: format_duration(each.round_trip), right=True),
 )
 _CLUSTER_COLUMNS: tuple[Column[ClusterSize], ...] = (
@@ -229,15 +231,15 @@ _JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
     Column("streams", lambda each: f"{each.data.streams:,}", right=True),
     Column("consumers", lambda each: f"{each.data.consumers:,}", right=True),
     Column("messages", lambda each: f"{each.data.messages:,}", right=True),
-    Column("bytes", lambda each: format_size(each.data.bytes), right=True),
-    Column("memory", lambda each: format_size(each.data.memory), right=True),
+    Column("bytes", lambda each: format_size(each.data.bytes), right=True, spare=2),
+    Column("memory", lambda each: format_size(each.data.memory), right=True, spare=1),
     Column("file", lambda each: format_size(each.data.storage), right=True),
     Column("api req", lambda each: f"{each.data.api.total:,}", right=True),
     Column("api err", lambda each: f"{each.data.api.errors:,}", right=True),
 )
 _META_COLUMNS: tuple[Column[Member], ...] = (
     Column("name", lambda each: each.name),
-    Column("id", lambda each: each.id),
+    Column("id", lambda each: each.id, spare=1),
     Column("leader", lambda each: "yes" if each.leads else ""),
     Column("current", lambda each: "yes" if each.current else "no"),
     Column("online", lambda each: "yes" if each.online else "no"),

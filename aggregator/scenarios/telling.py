@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from shared.nats.jetstream_api import ApiError, RequestFailed
+from shared.tables import UNWRAPPED
 
 DEADLINE = 90.0
 _POLL = 0.05
+_INDENT = "    "
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -35,15 +37,20 @@ class Step(msgspec.Struct, frozen=True):
 class Telling:
     """What was shown so far; everything is told at once to whoever watches.
 
-    Sentences are broken to ``width`` columns. Tables never are: where one is too wide, its columns move together. 0: as
-    wide as need be. With ``stays``, whoever watches may look around on the servers before they end.
+    Sentences are broken to ``width`` columns, and tables are to be laid out in the ``room`` that is left of them. With
+    ``stays``, whoever watches may look around on the servers before they end.
     """
 
-    def __init__(self, tell: Callable[[str], None], *, width: int = 0, stays: bool = False) -> None:
+    def __init__(self, tell: Callable[[str], None], *, width: int = UNWRAPPED, stays: bool = False) -> None:
         self.steps: list[Step] = []
         self._tell = tell
         self._width = width
         self._stays = stays
+
+    @property
+    def room(self) -> int:
+        """Give the columns that a table may have."""
+        return self._width - len(_INDENT)
 
     @property
     def holds(self) -> bool:
@@ -62,9 +69,8 @@ class Telling:
 
     def output(self, text: str) -> None:
         """Show tables, or what else a command prints, a line for a line."""
-        tables = [self._narrowed(table.splitlines()) for table in text.split("\n\n")]
-        for line in "\n\n".join("\n".join(lines) for lines in tables).splitlines():
-            self._tell(f"    {line}".rstrip())
+        for line in text.splitlines():
+            self._tell(f"{_INDENT}{line}".rstrip())
 
     def sentence(self, text: str) -> None:
         """Show a line that may be broken."""
@@ -108,19 +114,7 @@ class Telling:
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
-    def _narrowed(self, lines: list[str]) -> list[str]:
-        """Where a table is too wide, take one blank out of each gap of two or more between its columns."""
-        widest = max(map(len, lines), default=0)
-        if self._width <= 0 or widest + len("    ") <= self._width:
-            return lines
-        blank = [all(line[at : at + 1] in ("", " ") for line in lines) for at in range(widest)]
-        gaps = {at for at in range(1, widest) if blank[at] and blank[at - 1] and not (at > 1 and blank[at - 2])}
-        return ["".join(letter for at, letter in enumerate(line) if at not in gaps) for line in lines]
-
     def _say(self, text: str, first: str, further: str) -> None:
-        if self._width <= 0:
-            self._tell((first + text).rstrip())
-            return
         for line in textwrap.wrap(
             text,
             self._width,

@@ -1,14 +1,10 @@
-"""The option that every command of the agent has, and how its help gives examples."""
+"""The option that every command of the agent has."""
 
 from pathlib import Path
 
 import click
 
 from edge_agent.config import agent
-
-# click fills the lines of a paragraph, unless \b stands alone before them.
-EXAMPLES = "\b\nExamples:\n  "
-
 
 config_option = click.option(
     "--config",

@@ -12,15 +12,16 @@ import msgspec
 
 from edge_agent.config import agent
 from edge_agent.config.agent import AgentSettings
-from edge_agent.config.options import EXAMPLES, config_option
+from edge_agent.config.options import config_option
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level, bad
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
-from edge_agent.runtime.terminal import width
+from shared.command_group import examples, json_option
 from shared.settings import SettingsError
+from shared.terminal import echo, json_text, width
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 SUBJECT = 18
@@ -28,16 +29,18 @@ NARROWEST = 50
 _LEVEL = 6
 
 
-def render_finding(finding: Finding, width: int) -> str:
-    """Give the lines of one finding, of ``width`` columns where its words allow: subjects and paths stay whole."""
+def render_finding(finding: Finding, width: int) -> tuple[str, str]:
+    """Give the level of one finding, and its lines behind that, of ``width`` columns where its words allow.
+
+    Subjects and paths stay whole.
+    """
     indent = " " * (SUBJECT + 2)
     is_named = finding.condition in finding.text
     text = finding.text if is_named else f"{finding.text} ({finding.condition})"
     lines = _wrapped(text, width, f"{finding.subject:{SUBJECT}}  ", indent)
     if finding.remedy:
         lines += _wrapped(finding.remedy, width, f"{indent}-> ", f"{indent}   ")
-    level = click.style(f"{finding.level.name:{_LEVEL}}", fg=COLOURS[finding.level])
-    return level + f"\n{' ' * _LEVEL}".join(lines)
+    return f"{finding.level.name:{_LEVEL}}", f"\n{' ' * _LEVEL}".join(lines)
 
 
 def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
@@ -60,10 +63,10 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 @click.command(
-    epilog=f"{EXAMPLES}sudo -u muster-agent muster-agent doctor\n  muster-agent doctor --json | jq '.findings[]'"
+    epilog=examples("sudo -u muster-agent muster-agent doctor", "muster-agent doctor --json | jq '.findings[]'")
 )
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def doctor(config_path: Path, as_json: bool) -> None:
     """Look at settings, files, servers, streams, permissions, clocks and disk, and say what to do.
 
@@ -73,9 +76,9 @@ def doctor(config_path: Path, as_json: bool) -> None:
     worst = max(finding.level for finding in findings)
     if as_json:
         said = [msgspec.structs.asdict(finding) | {"level": finding.level.name} for finding in findings]
-        click.echo(msgspec.json.format(msgspec.json.encode({"worst": worst.name, "findings": said})))
+        echo(json_text({"worst": worst.name, "findings": said}))
     else:
-        click.echo(f"\n{summary(findings)}")
+        echo(f"\n{summary(findings)}")
     sys.exit(worst)
 
 
@@ -86,7 +89,8 @@ async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]
         async for finding in found:
             findings.append(finding)
             if columns is not None:
-                click.echo(render_finding(finding, columns))
+                level, lines = render_finding(finding, columns)
+                echo(lines, lead=level, colour=COLOURS[finding.level])
     return findings
 
 

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from edge_agent.config import agent
-from edge_agent.config.options import EXAMPLES, config_option
+from edge_agent.config.options import config_option
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
@@ -39,37 +39,40 @@ from edge_agent.inspection.outbox import (
 )
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
 from edge_agent.observability.status_board import now
-from edge_agent.runtime.terminal import width
 from edge_agent.store.read_only import reading
-from shared.command_group import CommandGroup
+from shared.command_group import CommandGroup, Parsed, examples, json_option
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
+from shared.terminal import echo, json_text, width
 
 ADVISORY_KINDS = tuple(str(kind) for kind in AdvisoryKind)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; instants are in microseconds.")
-stream_option = click.option("--stream", default="", help="Only this [[stream]] block.")
-
-
-limit_option = click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="0: all.")
+WHEN = Parsed("when", moments.since)
+stream_option = click.option("--stream", metavar="NAME", default="", help="Only this [[stream]] block.")
+limit_option = click.option(
+    "--limit", metavar="COUNT", type=click.IntRange(0), default=50, show_default=True, help="How many at most; 0: all."
+)
+to_option = click.option(
+    "--to",
+    "target",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="Write them into a new file (-: standard output), a JSON object per line, payloads in base64.",
+)
+own_config_option = click.option(
+    "--config", "own_path", type=click.Path(dir_okay=False, path_type=Path), help="As muster-agent outbox --config."
+)
 
 
 def _phase(_context: click.Context, _parameter: click.Parameter, name: str | None) -> SenderPhase | None:
     return SenderPhase[name.upper()] if name else None
 
 
-def _not_since(context: click.Context, parameter: click.Parameter, text: str | None) -> int:
-    at = moments.since(context, parameter, text)
-    return FOREVER if at is None else at
-
-
-def _since(context: click.Context, parameter: click.Parameter, text: str | None) -> int:
-    return moments.since(context, parameter, text) or 0
-
-
 @click.command(
-    epilog=f"{EXAMPLES}muster-agent senders --state stale\n  muster-agent senders --match 'web-*' --not-since 10m"
-    "\n  muster-agent senders --json --limit 0 | jq '.senders[].sender_id'"
+    epilog=examples(
+        "muster-agent senders --state stale",
+        "muster-agent senders --match 'web-*' --not-since 10m",
+        "muster-agent senders --json --limit 0 | jq '.senders[].sender_id'",
+    )
 )
 @config_option
 @stream_option
@@ -78,11 +81,11 @@ def _since(context: click.Context, parameter: click.Parameter, text: str | None)
     "phase",
     type=click.Choice([each.name.lower() for each in SenderPhase]),
     callback=_phase,
-    help="Only these.",
+    help="Only senders in this state.",
 )
 @click.option("--match", "glob", default="*", metavar="GLOB", help="Only names like this, such as 'web-*'.")
-@click.option("--since", "seen_since", callback=_since, metavar="WHEN", help="Seen since 10m ago, or since an instant.")
-@click.option("--not-since", "not_seen_since", callback=_not_since, metavar="WHEN", help="Not seen since then.")
+@click.option("--since", "seen_since", type=WHEN, default=0, help="Seen since 10m ago, or since an instant.")
+@click.option("--not-since", "not_seen_since", type=WHEN, default=FOREVER, help="Not seen since then.")
 @click.option("--newest-first", is_flag=True, help="Begin with the last seen, not with the longest silent.")
 @limit_option
 @json_option
@@ -91,17 +94,20 @@ def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **
     at = now()
     with reading(_store_of(config_path)) as database:
         listed = list_senders(database, SenderFilter(**chosen), limit=limit, newest_first=newest_first, at=at)
-    click.echo(_json(listed) if as_json else render_senders(listed, at))
+    echo(json_text(listed) if as_json else render_senders(listed, at, width()), prose=not as_json)
 
 
 @click.command(
-    epilog=f"{EXAMPLES}muster-agent advisories --follow\n  muster-agent advisories --since 1h --kind stale"
-    "\n  muster-agent advisories --sender 'web-*' --kind forwarded --json"
+    epilog=examples(
+        "muster-agent advisories --follow",
+        "muster-agent advisories --since 1h --kind stale",
+        "muster-agent advisories --sender 'web-*' --kind forwarded --json",
+    )
 )
 @config_option
 @stream_option
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on with what is decided from now on, until Ctrl-C.")
-@click.option("--since", callback=_since, metavar="WHEN", help="Since 10m ago, or since an instant.")
+@click.option("--since", type=WHEN, default=0, help="Since 10m ago, or since an instant.")
 @click.option("--sender", default="*", metavar="GLOB", help="Only of senders named like this.")
 @click.option(
     "--kind",
@@ -112,11 +118,12 @@ def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **
     help="Only these; may be repeated. Without it, all but forwarded.",
 )
 @limit_option
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line; instants are in microseconds.")
+@json_option
 def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **chosen: Any) -> None:
     """Show what was decided lately, the newest last, and whether its record was sent.
 
     RECORD: waiting in the outbox; sent and acknowledged; replaced by a newer registration before it left; or dropped.
+    With --json each is an object on a line of its own.
     """
     path, wanted = _store_of(config_path), DecisionFilter(**chosen)
     with reading(path) as database:
@@ -124,16 +131,16 @@ def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **ch
         newest = last_row_id(database)
         found = last_decisions(database, wanted, limit)
     if not as_json:
-        click.echo(HEADING)
+        echo(HEADING)
     _echo_decided(found, as_json)
     if follows:
         after = msgspec.structs.replace(wanted, after=newest)
-        for decided in follow(path, after, lambda news: click.echo(f"muster-agent: {news}", err=True)):
+        for decided in follow(path, after, lambda news: echo(f"muster-agent: {news}", err=True)):
             _echo_decided([decided], as_json)
 
 
 @click.command(
-    epilog=f"{EXAMPLES}muster-agent explain web1.example.net\n  muster-agent explain --limit 0 web1.example.net"
+    epilog=examples("muster-agent explain web1.example.net", "muster-agent explain --limit 0 web1.example.net")
 )
 @config_option
 @stream_option
@@ -145,25 +152,17 @@ def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bo
     at = now()
     with reading(_store_of(config_path)) as database:
         explained = explain_sender(database, sender, stream, at)
-    if as_json:
-        click.echo(_json(explained))
-        return
-    click.echo("\n\n".join(render_explanation(each, at=at, width=width(), limit=limit) for each in explained))
+    pages = (render_explanation(each, at=at, width=width(), limit=limit) for each in explained)
+    echo(json_text(explained) if as_json else "\n\n".join(pages))
 
 
 @click.group(
     cls=CommandGroup,
     invoke_without_command=True,
-    epilog=f"{EXAMPLES}muster-agent outbox\n  muster-agent outbox --to waiting.jsonl"
-    "\n  muster-agent outbox drop --lane registrations\n  muster-agent outbox set-apart --to too-large.jsonl",
+    epilog=examples("muster-agent outbox", "muster-agent outbox --to waiting.jsonl"),
 )
 @config_option
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    help="Write all that waits into a new file (-: standard output), a JSON object per line, payloads in base64.",
-)
+@to_option
 @json_option
 @click.pass_context
 def outbox(context: click.Context, config_path: Path, target: Path | None, as_json: bool) -> None:
@@ -174,28 +173,26 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
     with reading(_store_of(config_path)) as database:
         if target is None:
             report = read_outbox(database)
-            click.echo(_json(report) if as_json else render_outbox(report, now()))
+            echo(json_text(report) if as_json else render_outbox(report, now(), width()), prose=not as_json)
         else:
             _export(target, partial(write_records, database))
 
 
 @outbox.command(
     "set-apart",
-    epilog=f"{EXAMPLES}muster-agent outbox set-apart\n  muster-agent outbox set-apart --row 4711 --to -"
-    "\n  muster-agent outbox set-apart --drop --stream events --yes",
+    epilog=examples(
+        "muster-agent outbox set-apart",
+        "muster-agent outbox set-apart --row 4711 --to -",
+        "muster-agent outbox set-apart --drop --stream events --yes",
+    ),
 )
 @stream_option
-@click.option("--row", "row_id", type=int, help="Only the record of this number.")
-@click.option(
-    "--to",
-    "target",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    help="Write them into a new file (-: standard output), a JSON object per line, payloads in base64.",
-)
+@click.option("--row", "row_id", metavar="NUMBER", type=int, help="Only the record of this number.")
+@to_option
 @click.option("--drop", "drops", is_flag=True, help="Give them up, all or those of a stream; the agent may run.")
 @click.option("--yes", is_flag=True, help="Do not ask before they are dropped.")
 @json_option
-@click.option("--config", "own_path", type=click.Path(dir_okay=False, path_type=Path), help="As before set-apart.")
+@own_config_option
 @click.pass_obj
 def set_apart(
     config_path: Path, /, own_path: Path | None, stream: str, row_id: int | None, target: Path | None, **how: bool
@@ -212,43 +209,45 @@ def set_apart(
         if target is not None:
             _export(target, partial(write_set_apart, database, rows))
         elif not how["drops"]:
-            click.echo(_json(rows) if how["as_json"] else render_set_apart(rows, now()))
+            echo(json_text(rows) if how["as_json"] else render_set_apart(rows, now(), width()))
     if not how["drops"]:
         return
     if not rows:
-        click.echo("Nothing is set apart: nothing to drop.")
+        echo("Nothing is set apart: nothing to drop.")
         return
     _confirm(f"Drop {len(rows):,} records that are set apart? The region will never get them", is_sure=how["yes"])
     dropped = asyncio.run(drop_set_apart(path, stream))
-    click.echo(f"{dropped.rows:,} records ({format_size(dropped.size)}) dropped")
+    echo(f"{dropped.rows:,} records ({format_size(dropped.size)}) dropped")
 
 
 @outbox.command(
-    epilog=f"{EXAMPLES}muster-agent outbox drop --lane registrations\n  "
-    "muster-agent outbox drop --lane registrations --stream nodes --config agent.toml --yes"
+    epilog=examples(
+        "muster-agent outbox drop --lane registrations",
+        "muster-agent outbox drop --lane registrations --stream nodes --yes",
+    )
 )
 @click.option(
     "--lane",
     type=click.Choice([Lane.REGISTRATIONS.name.lower()]),
     required=True,
-    help="Which lane. Advisories, watermarks and copies are never dropped.",
+    help="Whose records. Advisories, watermarks and copies are never dropped.",
 )
 @stream_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--config", "own_path", type=click.Path(dir_okay=False, path_type=Path), help="The same as before drop.")
+@click.option("--yes", is_flag=True, help="Do not ask before they are dropped.")
+@own_config_option
 @click.pass_obj
 def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: bool) -> None:
     """Drop the registrations that wait, counted by the cause operator; the agent may run meanwhile."""
     path = _store_of(own_path or config_path)
     count, size = _waiting(path, lane, stream)
     if not count:
-        click.echo("No registrations wait: nothing to drop.")
+        echo("No registrations wait: nothing to drop.")
         return
     _confirm(f"Drop {count:,} registrations ({format_size(size)})? The region will never get them", is_sure=yes)
     dropped = asyncio.run(drop_registrations(path, stream))
     left, _ = _waiting(path, lane, stream)
     stayed = f"; {left:,} stay: they are on their way to the region, or came meanwhile" if left else ""
-    click.echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
+    echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
 
 
 def _confirm(question: str, *, is_sure: bool) -> None:
@@ -262,7 +261,7 @@ def _export(target: Path, write: Callable[[IO[bytes]], int]) -> None:
     if str(target) == "-":
         write(sys.stdout.buffer)
     else:
-        click.echo(f"{export_outbox(target, write):,} records written to {target}")
+        echo(f"{export_outbox(target, write):,} records written to {target}")
 
 
 def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:
@@ -278,8 +277,4 @@ def _store_of(config_path: Path) -> Path:
 
 def _echo_decided(found: list[Decided], as_json: bool) -> None:
     for decided in found:
-        click.echo(msgspec.json.encode(decided) if as_json else as_line(decided))
-
-
-def _json(report: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(report)).decode()
+        echo(json_text(decided, in_one_line=True) if as_json else as_line(decided, width()))

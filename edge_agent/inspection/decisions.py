@@ -16,7 +16,7 @@ from edge_agent.store import decision_log_sql
 from edge_agent.store.read_only import reading
 from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
-from shared.tables import visible
+from shared.tables import UNWRAPPED, cut, visible
 from shared.wire import origin_header
 
 FORWARDED = "forwarded"
@@ -142,17 +142,21 @@ POLL_INTERVAL = 0.5
 _LINE = "{:20}  {:9}  {:12}  {:8}  {}"
 _RECORDS = {Fate.WAITING: "waiting", Fate.ACKNOWLEDGED: "sent", Fate.NEWER_SAMPLE: "replaced"}
 
+_BEFORE_NAME = len(_LINE.format("", "", "", "", ""))
+_NARROWEST_NAME = 12
+
 HEADING = _LINE.format("AT", "WHAT", "WHY", "RECORD", "SENDER")
 
 
-def as_line(decided: Decided) -> str:
-    """Lay a decision out; the sender's name, however long, comes last.
+def as_line(decided: Decided, width: int = UNWRAPPED) -> str:
+    """Lay a decision out; the sender's name comes last, cut where it is longer than a line of ``width``.
 
     >>> as_line(Decided(1, "nodes", "a.example.net", "stale", 720_000_000, 0, 5, "acknowledged"))
     '1970-01-01T00:12:00Z  stale      silent 12m    sent      a.example.net'
     """
     record = _RECORDS.get(Fate(decided.record), "") if decided.record in set(Fate) else "dropped"
-    return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, visible(decided.sender_id))
+    name = cut(visible(decided.sender_id), max(_NARROWEST_NAME, width - _BEFORE_NAME))
+    return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, name)
 
 
 def _why(decided: Decided) -> str:

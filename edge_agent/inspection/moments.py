@@ -2,8 +2,6 @@
 
 import contextlib
 
-import click
-
 from edge_agent.observability.status_board import now
 from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration, parse_instant
 
@@ -40,11 +38,9 @@ def rough(duration: int) -> str:
     return format_duration(duration - duration % SECOND if duration >= SECOND else duration)
 
 
-def since(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Take an option that is an instant, or a duration that ends now (``2026-01-31T00:00:00Z``, ``90s``)."""
-    if text is None:
-        return None
+def since(text: str) -> int:
+    """Read an instant, or a duration that ends now (``2026-01-31T00:00:00Z``, ``90s``); raise InvalidInstant."""
     for read in (lambda text: now() - parse_duration(text), parse_instant):
         with contextlib.suppress(InvalidInstant):
             return read(text)
-    raise click.BadParameter(f"{text!r} is neither a duration (90s, 1h30m) nor an instant (2026-01-31T00:00:00Z)")
+    raise InvalidInstant(f"{text!r} is neither a duration (90s, 1h30m) nor an instant (2026-01-31T00:00:00Z)")

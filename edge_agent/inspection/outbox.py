@@ -142,7 +142,7 @@ def list_set_apart(database: sqlite3.Connection, stream: str = "") -> list[SetAp
     ]
 
 
-def render_set_apart(rows: list[SetApartRow], at: int) -> str:
+def render_set_apart(rows: list[SetApartRow], at: int, width: int) -> str:
     """Lay them out for a terminal."""
     if not rows:
         return "Nothing is set apart: the region takes what the agent sends."
@@ -155,15 +155,16 @@ def render_set_apart(rows: list[SetApartRow], at: int) -> str:
             Column("subject", lambda each: each.subject),
         ],
         rows,
+        width,
     )
 
 
-def render_outbox(report: OutboxReport, at: int) -> str:
+def render_outbox(report: OutboxReport, at: int, width: int) -> str:
     """Lay the report out for a terminal."""
-    return "\n".join(_lines(report, at))
+    return "\n".join(_lines(report, at, width))
 
 
-def _lines(report: OutboxReport, at: int) -> Iterator[str]:
+def _lines(report: OutboxReport, at: int, width: int) -> Iterator[str]:
     several = len({each.stream for each in report.waiting}) > 1
     if not report.waiting:
         yield "The outbox is empty: the region has acknowledged everything."
@@ -176,9 +177,10 @@ def _lines(report: OutboxReport, at: int) -> Iterator[str]:
                 Column("count", lambda each: f"{each.count:,}", right=True),
                 Column("size", lambda each: format_size(each.size), right=True),
                 Column("oldest", lambda each: _instant_text(each.oldest_at, at), right=True),
-                Column("newest", lambda each: _instant_text(each.newest_at, at), right=True),
+                Column("newest", lambda each: _instant_text(each.newest_at, at), right=True, spare=1),
             ],
             report.waiting,
+            width,
         )
         share = f"{report.size / report.limit:.1%}" if report.limit else "0%"
         yield f"\n{format_size(report.size)} of {format_size(report.limit)} ({share})"

@@ -118,12 +118,12 @@ def _line(block: KnownBlock, row: tuple[Any, ...], *, is_watched: bool) -> Sende
     )
 
 
-def render_senders(listed: SenderList, at: int) -> str:
+def render_senders(listed: SenderList, at: int, width: int) -> str:
     """Lay the list out for a terminal."""
-    return "\n".join(_lines(listed, at))
+    return "\n".join(_lines(listed, at, width))
 
 
-def _lines(listed: SenderList, at: int) -> Iterator[str]:
+def _lines(listed: SenderList, at: int, width: int) -> Iterator[str]:
     lines = listed.senders
     several = len({line.stream for line in lines}) > 1
     if lines:
@@ -133,10 +133,11 @@ def _lines(listed: SenderList, at: int) -> Iterator[str]:
                 Column("stream", lambda line: line.stream if several else ""),
                 Column("state", lambda line: line.state),
                 Column("last seen", lambda line: relative(line.last_seen_at, at), right=True),
-                Column("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True),
+                Column("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True, spare=1),
                 Column("if not heard", lambda line: _fate(line, at)),
             ],
             lines,
+            width,
         )
         yield ""
     shown = f", {len(lines):,} shown: see --limit" if len(lines) < listed.matching else ""

@@ -24,10 +24,10 @@ from edge_agent.observability.status_report import (
     ProcessState,
     StatusReport,
 )
-from edge_agent.runtime.terminal import UNWRAPPED
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.sizes import format_size
+from shared.tables import UNWRAPPED
 
 LABEL = 17
 NARROWEST = 60

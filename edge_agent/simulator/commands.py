@@ -15,14 +15,13 @@ from edge_agent.simulator.live import LiveFleet
 from edge_agent.simulator.options import stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
-from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
+from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
-from shared.command_group import CommandGroup
+from shared.command_group import DURATION, CommandGroup, examples
 from shared.instants import SECOND, format_duration
-from shared.nats.connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed
 from shared.system_errors import reason_of
 
-CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 5.0
 WINDOW = 2_000
 _PROGRESS_INTERVAL = 10.0
@@ -51,18 +50,33 @@ class LiveOptions(options.FleetOptions, frozen=True, kw_only=True):
 @click.group(
     cls=CommandGroup,
     invoke_without_command=True,
-    epilog=f"\b\nA script, all offsets from the fleet's start:\n\n\b\n{_SCRIPT_HELP}",
+    epilog=examples(
+        "muster-agent simulate --server nats://127.0.0.1:4222 --site dub1",
+        "muster-agent simulate --connection nodes.toml --site dub1",
+        after=f"\b\nA script, all offsets from the fleet's start:\n\n\b\n{_SCRIPT_HELP}",
+    ),
 )
 @click.option(
-    "--site", callback=options.names, help="The site's name; senders are called <site>-r<rack>-n<nr>.example.net."
+    "--site",
+    metavar="NAME",
+    callback=options.names,
+    help="The site's name; senders are called <site>-r<rack>-n<nr>.example.net.",
 )
-@click.option("--senders", type=click.IntRange(1), default=100, show_default=True, help="How many senders.")
-@click.option("--size", callback=options.size_range, default="5kB..25kB", show_default=True, help="Of a registration.")
-@click.option("--stream", default="REGISTRATION", show_default=True, help="The site's stream.")
 @click.option(
-    "--subject", default="registration.{site}", show_default=True, help="May hold {site} and {sender}, made a token."
+    "--senders", metavar="COUNT", type=click.IntRange(1), default=100, show_default=True, help="How many senders."
 )
-@click.option("--duration", callback=options.duration, help="When to end; default: at Ctrl-C.")
+@click.option(
+    "--size", type=options.SIZE_RANGE, default="5kB..25kB", show_default=True, help="The size of a registration."
+)
+@click.option("--stream", metavar="NAME", default="REGISTRATION", show_default=True, help="The site's stream.")
+@click.option(
+    "--subject",
+    metavar="SUBJECT",
+    default="registration.{site}",
+    show_default=True,
+    help="Where registrations go; {site} and {sender} stand for names.",
+)
+@click.option("--duration", type=DURATION, help="How long the fleet lives.  [default: until Ctrl-C]")
 @options.fleet_options
 @click.pass_context
 def simulate(context: click.Context, /, **given: Any) -> None:
@@ -94,13 +108,14 @@ async def run_live(chosen: LiveOptions) -> None:
     if script.blind:
         raise click.ClickException(f"{chosen.script_path}: blind: only a history makes its agent blind; here, stop it")
     fleet = Fleet(fleet_settings, chosen.lifetimes(fleet_settings, script))
-    client = await connect(chosen.connection(), name="muster-simulate", deadline=CONNECT_DEADLINE, pending_size=0)
+    site = FleetClient(chosen.connection())
+    client = await site.connect("muster-simulate")
     # A server that is back for an interval is one that every sender has reached.
     client.longest_retry = min(client.longest_retry, chosen.interval / 2 / SECOND)
     try:
-        await ensure_stream(
-            client, chosen.stream, chosen.subjects.replace("{sender}", "*"), create=chosen.create_stream
-        )
+        subjects = chosen.subjects.replace("{sender}", "*")
+        if remark := await site.ensure_stream(chosen.stream, subjects, create=chosen.create_stream):
+            chosen.say(remark)
         started_at = time.time_ns() // 1_000
         with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
@@ -118,4 +133,4 @@ async def run_live(chosen: LiveOptions) -> None:
 async def _show_progress(live: LiveFleet, chosen: LiveOptions) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_INTERVAL)
-        chosen.say(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")
+        chosen.show(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")

@@ -22,16 +22,16 @@ from edge_agent.simulator.options import stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
-from edge_agent.simulator.site_stream import NoSuchStream, ensure_stream
+from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from shared.command_group import DURATION, INSTANT, examples
 from shared.identifiers import BlockId
 from shared.instants import HOUR, format_duration
-from shared.nats.connection import ConnectFailed, connect
+from shared.nats.connection import ConnectFailed
 from shared.settings import Duration
 from shared.subjects import ROOT
 from shared.system_errors import reason_of
 
-CONNECT_DEADLINE = 10.0
 ANSWER_DEADLINE = 10.0
 WINDOW = 2_000
 _PROGRESS_INTERVAL = 2.0
@@ -138,7 +138,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
 
 def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
     """Add ``--<what>-up`` and ``--<what>-down``, both medians."""
-    given: dict[str, Any] = {"callback": options.duration, "show_default": True}
+    given: dict[str, Any] = {"type": DURATION, "show_default": True}
 
     def decorate(command: options.Command) -> options.Command:
         down_option = click.option(f"--{what}-down", default=down, help="Median time until it is back.", **given)
@@ -150,30 +150,53 @@ def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
 
 def threshold(name: str, default: str | None, meaning: str) -> options.Decorator[Any]:
     """Add an option that is a duration."""
-    return click.option(name, callback=options.duration, default=default, show_default=True, help=meaning)
+    return click.option(name, type=DURATION, default=default, show_default=True, help=meaning)
 
 
-@click.command()
-@click.option("--region", callback=options.names, required=True, help="The region's name.")
-@click.option("--site", "sites", callback=options.names, multiple=True, help="A site; or several.")
-@click.option("--block", callback=options.names, default="nodes", show_default=True, help="The stream block's name.")
-@click.option("--senders", type=click.IntRange(1), default=1_000, show_default=True, help="How many on each site.")
-@click.option("--size", callback=options.size_range, default="3kB..5kB", show_default=True, help="Of a registration.")
-@click.option("--stream", default="FLEET", show_default=True, help="The region's stream.")
-@threshold("--duration", "90d", "How much to play.")
-@click.option("--ends", callback=options.instant, help="When it ends, RFC 3339; default: at the last full hour.")
+@click.command(
+    epilog=examples(
+        "muster-agent simulate history --server nats://127.0.0.1:4222 \\\n"
+        "      --region eu-west --site dub1 --site lon1 --duration 30d",
+    )
+)
+@click.option("--region", metavar="NAME", callback=options.names, required=True, help="The region's name.")
+@click.option("--site", "sites", metavar="NAME", callback=options.names, multiple=True, help="A site; repeatable.")
+@click.option(
+    "--block",
+    metavar="NAME",
+    callback=options.names,
+    default="nodes",
+    show_default=True,
+    help="The stream block's name.",
+)
+@click.option(
+    "--senders", metavar="COUNT", type=click.IntRange(1), default=1_000, show_default=True, help="Of each site."
+)
+@click.option(
+    "--size", type=options.SIZE_RANGE, default="3kB..5kB", show_default=True, help="The size of a registration."
+)
+@click.option("--stream", metavar="NAME", default="FLEET", show_default=True, help="The region's stream.")
+@threshold("--duration", "90d", "How long a time to play.")
+@click.option("--ends", type=INSTANT, help="When it ends.  [default: at the last full hour]")
 @click.option("--intervals", "intervals_path", type=options.FILE, help="CSV of who was up when: played, not drawn.")
-@click.option("--intervals-from", callback=options.instant, help="Where in it to begin; default: at its first instant.")
-@threshold("--sample-interval", "7d", "Between two forwarded registrations of a sender.")
-@threshold("--stale-after", "12m", "As the agent's.")
-@threshold("--retire-after", "24h", "As the agent's.")
-@threshold("--blind-after", None, "As the agent's; default: a quarter of --stale-after.")
-@threshold("--watermark-interval", "5m", "Between two watermarks.")
+@click.option("--intervals-from", type=INSTANT, help="Where in it to begin.  [default: at its first instant]")
+@threshold("--sample-interval", "7d", "The time between two forwarded registrations of a sender.")
+@threshold("--stale-after", "12m", "The agents' stale_after.")
+@threshold("--retire-after", "24h", "The agents' retire_after.")
+@threshold("--blind-after", None, "The agents' blind_after.  [default: a quarter of --stale-after]")
+@threshold("--watermark-interval", "5m", "The time between two watermarks.")
 @reliability("sender", "14d", "25m")
 @reliability("rack", "180d", "45m")
 @reliability("site", "90d", "15m")
 @reliability("agent", "45d", "30m")
-@click.option("--spread", type=click.FloatRange(0, 5), default=1.2, show_default=True, help="Sigma of these times.")
+@click.option(
+    "--spread",
+    metavar="SIGMA",
+    type=click.FloatRange(0, 5),
+    default=1.2,
+    show_default=True,
+    help="How widely these times are spread: sigma of their lognormal distribution.",
+)
 @options.fleet_options
 def history(**given: Any) -> None:
     """Play months of a region in virtual time, and publish what its agents would have published.
@@ -203,11 +226,12 @@ async def run_history(chosen: HistoryOptions) -> None:
         raise click.UsageError("a history lies in the past: --ends is yet to come")
     sites = chosen.site_histories(script, started_at)
     names = [site.fleet.settings.site for site in sites]
-    client = await connect(chosen.connection(), name="muster-history", deadline=CONNECT_DEADLINE, pending_size=0)
+    region = FleetClient(chosen.connection())
+    client = await region.connect("muster-history")
     try:
         every_subject = [f"{ROOT}.{chosen.region}.{site}.{chosen.block}.>" for site in names]
         for subject in [f"{ROOT}.{chosen.region}.>"] if chosen.create_stream else every_subject:
-            await ensure_stream(client, chosen.stream, subject, create=chosen.create_stream)
+            await region.ensure_stream(chosen.stream, subject, create=chosen.create_stream)
         progress = HistoryProgress(chosen.duration)
         with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
@@ -224,4 +248,4 @@ async def run_history(chosen: HistoryOptions) -> None:
 async def _show_progress(progress: HistoryProgress, chosen: HistoryOptions) -> None:
     while True:
         await asyncio.sleep(_PROGRESS_INTERVAL)
-        chosen.say(progress)
+        chosen.show(progress)

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,40 +15,29 @@ import msgspec
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import FleetSettings, Lifetime
 from edge_agent.simulator.script import Script, play
+from edge_agent.simulator.site_stream import FleetConnection
+from shared.command_group import DURATION, Parsed
 from shared.identifiers import InvalidIdentifier, validated_token
-from shared.instants import InvalidInstant, parse_duration, parse_instant
-from shared.nats.settings import ConnectionSettings
 from shared.settings import SettingsError, load_settings, parse_settings
 from shared.sizes import parse_size
+from shared.tables import cut, visible
+from shared.terminal import echo
 from shared.truth import TruthHeader
+
+_AT_THE_BEGINNING = "\r\x1b[K"
+"""Orders a terminal to write the present line anew."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 
 
-def duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Read ``90s`` or ``1h30m`` as microseconds; ``0`` is a duration too, None stays None."""
-    try:
-        return None if text is None else 0 if text.strip() == "0" else parse_duration(text)
-    except InvalidInstant as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def instant(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Read RFC 3339 as microseconds since the Unix epoch; None stays None."""
-    try:
-        return None if text is None else parse_instant(text)
-    except InvalidInstant as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def size_range(_context: click.Context, _parameter: click.Parameter, text: str) -> SizeRange:
-    """Read ``8kB`` or ``5kB..25kB``."""
+def _size_range(text: str) -> SizeRange:
     smallest, _, largest = text.partition("..")
-    try:
-        return SizeRange(parse_size(smallest), parse_size(largest or smallest))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+    return SizeRange(parse_size(smallest), parse_size(largest or smallest))
+
+
+SIZE_RANGE = Parsed("size[..size]", _size_range)
+"""``8kB`` or ``5kB..25kB``."""
 
 
 def names(_context: click.Context, parameter: click.Parameter, given: Any) -> Any:
@@ -61,19 +52,29 @@ def names(_context: click.Context, parameter: click.Parameter, given: Any) -> An
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 
-_CONNECTION_HELP = "A TOML file with servers, [auth] and [tls], as in the agent's [upstream]; instead of --server."
+_CONNECTION_HELP = (
+    "A TOML file with servers, [auth] and [tls], as in the agent's [upstream], and inbox_prefix; instead of --server."
+)
 _FLEET_OPTIONS: tuple[Decorator[Any], ...] = (
-    click.option("--server", "servers", multiple=True, metavar="URL", help="A server; of a cluster, several."),
+    click.option("--server", "servers", multiple=True, metavar="URL", help="A server; repeatable, for a cluster."),
     click.option("--connection", "connection_path", type=FILE, help=_CONNECTION_HELP),
-    click.option("--interval", callback=duration, default="300s", show_default=True, help="Between registrations."),
-    click.option("--jitter", callback=duration, default="0", help="Move each registration by up to this much."),
-    click.option("--rack-size", type=click.IntRange(1), default=20, show_default=True, help="Senders in a rack."),
-    click.option("--seed", default=0, show_default=True, help="The same seed gives the same fleet."),
+    click.option(
+        "--interval",
+        type=DURATION,
+        default="300s",
+        show_default=True,
+        help="The time between two registrations of a sender.",
+    ),
+    click.option("--jitter", type=DURATION, default="0", help="Move each registration by up to this much."),
+    click.option(
+        "--rack-size", metavar="COUNT", type=click.IntRange(1), default=20, show_default=True, help="Senders in a rack."
+    ),
+    click.option("--seed", metavar="NUMBER", default=0, show_default=True, help="The same seed gives the same fleet."),
     click.option("--compress", is_flag=True, help="Send the inventory as zcontent."),
     click.option("--script", "script_path", type=FILE, help="A TOML file of what goes wrong when, with whom."),
     click.option("--truth", "truth_path", type=FILE, help="A new file for the truth: who was up when."),
     click.option("--create-stream", is_flag=True, help="Make the stream if there is none."),
-    click.option("--quiet", is_flag=True, help="Show no progress."),
+    click.option("--quiet", is_flag=True, help="Say nothing on the way."),
 )
 
 
@@ -102,14 +103,14 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     create_stream: bool = False
     quiet: bool = False
 
-    def connection(self) -> ConnectionSettings:
+    def connection(self) -> FleetConnection:
         """Give where to publish."""
         if bool(self.servers) == bool(self.connection_path):
             raise click.UsageError("say where to publish: --server URL, or --connection FILE")
         try:
             if self.connection_path:
-                return load_settings(self.connection_path, ConnectionSettings)
-            return ConnectionSettings(servers=self.servers)
+                return load_settings(self.connection_path, FleetConnection)
+            return FleetConnection(servers=self.servers)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
 
@@ -162,9 +163,19 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def say(self, line: object) -> None:
-        """Tell a person how it goes."""
+        """Tell a person something that stays."""
         if not self.quiet:
-            click.echo(str(line), err=True)
+            sys.stderr.write(_AT_THE_BEGINNING if sys.stderr.isatty() else "")
+            echo(line, err=True)
+
+    def show(self, progress: object) -> None:
+        """Tell a person how it goes: on a terminal in one line that the next one replaces."""
+        if not self.quiet and sys.stderr.isatty():
+            room = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"{_AT_THE_BEGINNING}{cut(visible(str(progress)), room)}")
+            sys.stderr.flush()
+        else:
+            self.say(progress)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ EXAMPLE = """\
 [[outage]]                      # "for" left out: down until the end
 at = "30s"
 for = "40s"
-racks = [2]                     # or senders = ["dub1-r1-n*.example.net"], or site = true
+racks = [2]                     # or senders = ["dub1-r1-n*"], or site = true
 
 [[flapping]]                    # down "count" times, once in every period
 at = "10s"
@@ -37,7 +37,7 @@ to = "web1.example.net"
 at = "90s"
 count = 20
 
-[[blind]]                       # in a history only: the agent sees nothing, and what is said then is lost
+[[blind]]                       # in a history only: what is said then is lost
 at = "30d"
 for = "2h"
 """

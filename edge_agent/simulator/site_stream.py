@@ -1,12 +1,22 @@
-"""See to it that a stream stores what a fleet will publish, before the first sender says a word."""
+"""See to it that a stream stores what a fleet will publish, before the first sender says a word.
 
-from typing import Any, Final
+Whoever may only publish, as the nodes of a site, cannot be asked for more: then the first acknowledgements tell.
+"""
 
+import asyncio
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
 from nats.aio.client import Client
 
+from shared.cancellation import cancel_all
+from shared.nats.client import EdgeClient
+from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
+from shared.nats.settings import ConnectionSettings
 from shared.subjects import covers
 
+_CONNECT_DEADLINE: Final = 10.0
 _DEADLINE: Final = 5.0
 _MAX_AGE: Final = 7 * 24 * 3600 * 1_000_000_000
 """What a stream made here keeps, in nanoseconds: longer than an agent's longest weekend, and not for ever."""
@@ -16,11 +26,63 @@ class NoSuchStream(Exception):
     """No stream will store the registrations. The text is one line that says what to do."""
 
 
-async def ensure_stream(client: Client, name: str, subject: str, *, create: bool) -> None:
-    """Check that the stream takes ``subject`` (a wildcard covers what is published); make it where ``create`` says so.
+class FleetConnection(ConnectionSettings, frozen=True):
+    """Where a fleet publishes, and as whom."""
 
-    Raise NoSuchStream.
-    """
+    inbox_prefix: Annotated[str, Meta(description="where the user may hear answers, such as _INBOX_nodes")] = "_INBOX"
+
+
+class FleetClient:
+    """A fleet's connection, and what the server has denied on it."""
+
+    def __init__(self, settings: FleetConnection) -> None:
+        self.client: EdgeClient
+        self._settings = settings
+        self._denial = ""
+        self._is_denied = asyncio.Event()
+
+    async def connect(self, name: str) -> EdgeClient:
+        """Connect; raise ConnectFailed. While it is disconnected nothing is held, nor sent late."""
+        self.client = await connect(
+            self._settings,
+            name=name,
+            deadline=_CONNECT_DEADLINE,
+            inbox_prefix=self._settings.inbox_prefix,
+            on_state=self._note,
+            pending_size=0,
+        )
+        return self.client
+
+    def _note(self, state: LinkState) -> None:
+        if state.event is LinkEvent.DENIED and not self._denial:
+            self._denial = state.reason
+            self._is_denied.set()
+
+    async def ensure_stream(self, name: str, subject: str, *, create: bool) -> str:
+        """Check that the stream takes ``subject`` (a wildcard covers what is published), where this user may ask.
+
+        ``create`` makes it where there is none. Give a line for people where this user may not ask. Raise NoSuchStream.
+        """
+        asking = asyncio.create_task(_ensure_stream(self.client, name, subject, create=create))
+        denied = asyncio.create_task(self._is_denied.wait())
+        try:
+            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                await asking
+                return ""
+        finally:
+            await cancel_all([asking, denied])
+        if "publish" not in self._denial.lower():
+            raise NoSuchStream(
+                f"{self._denial}: say in the file of --connection where this user hears answers, such as"
+                ' inbox_prefix = "_INBOX_nodes"'
+            )
+        if create:
+            raise NoSuchStream(f"{self._denial}: this user makes no stream: leave --create-stream out")
+        return f"this user may not look at stream {name}: whether it stores what is sent, its acknowledgements tell"
+
+
+async def _ensure_stream(client: Client, name: str, subject: str, *, create: bool) -> None:
     prefix = api_prefix()
     try:
         info = await request_json(client, f"{prefix}.STREAM.INFO.{name}", None, dict[str, Any], deadline=_DEADLINE)

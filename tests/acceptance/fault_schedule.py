@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from shared.terminal import echo
 from tests.support.fault_run import run_faults
 from tests.support.fault_schedule import FaultKind
 
@@ -39,9 +40,9 @@ def main(seed: int | None, faults: int, directory: Path | None, pair: bool, draw
     """Let a site, its agent and its region go through faults; say what was lost, duplicated and wrong."""
     chosen = random.randrange(1_000_000) if seed is None else seed
     place = directory or Path(tempfile.mkdtemp(prefix="faults-"))
-    run = asyncio.run(run_faults(place, chosen, faults, click.echo, pair=pair, cards=draw))
+    run = asyncio.run(run_faults(place, chosen, faults, echo, pair=pair, cards=draw))
     for line in run.report():
-        click.echo(line)
+        echo(line)
     if not run.verdict.is_clean:
         raise SystemExit(1)
 

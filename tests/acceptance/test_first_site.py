@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.support.waiting import until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "first-site.md"
 HOSTS = {"hub.example": "hub", "nats.eu-west.example": "eu-west", "dub1.example": "dub1"}
+SIMULATE = re.compile(r"^muster-agent (simulate --connection .*)$", re.MULTILINE)
 DEADLINE = 90.0
 
 
@@ -51,16 +53,20 @@ async def first_site(directory: Path) -> AsyncIterator[FirstSite]:
     site.mkdir()
     leaf, *numbers = free_ports(4)
     ports = dict(zip(HOSTS.values(), numbers, strict=True))
-    topology, agent, aggregator = (here(text, ports) for text in examples(PAGE, "toml"))
+    topology, agent, nodes, aggregator = (here(text, ports) for text in examples(PAGE, "toml"))
     render = f'listen = "127.0.0.1"\nstore = "{hub}/store"\nleaf_port = {leaf}\n'
     changed, count = re.subn(r"^files = .*\n", render, topology, flags=re.MULTILINE)
     assert count == 1, "servers find their files where they are written"
     (hub / "topology.toml").write_text(changed)
     (hub / "aggregator.toml").write_text(aggregator)
     (site / "agent.toml").write_text(agent + '\n[store]\npath = "agent.db"\n\n[monitor]\nlisten = ""\n')
+    (site / "nodes.toml").write_text(nodes)
     (register,) = (here(text, ports) for text in examples(PAGE, "python"))
     (site / "register.py").write_text(register)
-    assert muster(hub, "render", "--make-keys", "--make-certificates").returncode == 0
+    rendered = muster(hub, "render", "--make-keys", "--make-certificates")
+    assert rendered.returncode == 0, rendered.stderr
+    written = {str(path.relative_to(hub / "nats")) for path in (hub / "nats").rglob("*") if path.is_file()}
+    assert set(rendered.stdout.splitlines()[: len(written)]) == written
     keys = hub / "nats" / "keys"
     for source, target in (("dub1-agent.nk", "agent.nk"), ("dub1-nodes.nk", "dub1-nodes.nk"), ("ca.pem", "ca.pem")):
         shutil.copy(keys / source, site / target)
@@ -94,6 +100,10 @@ async def test_the_first_site_works_as_it_is_written(tmp_path: Path) -> None:
         assert done.returncode == 0
         await until(lambda: bool(first.senders()), "the agent knows the node", DEADLINE)
         assert [(each["sender_id"], each["state"]) for each in first.senders()] == [("web1.example.net", "heard")]
+        simulate = [AGENT, *shlex.split(SIMULATE.search(PAGE.read_text())[1])]  # type: ignore[index]
+        done = await asyncio.to_thread(subprocess.run, simulate, cwd=first.site, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        await until(lambda: len(first.senders()) == 11, "the agent knows the simulated nodes", DEADLINE)
         found = first.agent("doctor")
         assert found.returncode == 0, found.stdout
         assert re.fullmatch(r"0 failed, 0 warnings, \d+ passed: all well", found.stdout.splitlines()[-1])
@@ -103,5 +113,5 @@ async def test_the_first_site_works_as_it_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["files = ", "handshake_first = true", "nkey_seed_file = "])
 def test_the_page_shows_keys_and_encryption_in_every_file(line: str) -> None:
-    wanted = 1 if line == "files = " else 3
+    wanted = 1 if line == "files = " else 4
     assert sum(line in block for block in examples(PAGE, "toml")) == wanted

@@ -15,6 +15,7 @@ from aggregator.topology.settings import TopologySettings
 from edge_agent.config.agent import AgentSettings
 from edge_agent.observability.metrics import counted_causes
 from edge_agent.simulator.script import Script
+from edge_agent.simulator.site_stream import FleetConnection
 from shared.settings import Duration, FilePath, Size, parse_settings
 from tests.support.metric_reference import cause_notes
 from tests.support.reference import FOLDER
@@ -25,7 +26,7 @@ HOWTO = DOCS / "howto"
 MODES = HOWTO / "agent" / "modes.md"
 # Whole files in the manual, in the order in which a page has them.
 WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
-    (DOCS / "tutorial" / "first-site.md", [TopologySettings, AgentSettings, AggregatorSettings]),
+    (DOCS / "tutorial" / "first-site.md", [TopologySettings, AgentSettings, FleetConnection, AggregatorSettings]),
     (HOWTO / "agent" / "install.md", [AgentSettings]),
     (MODES, [AgentSettings] * 3),
     (HOWTO / "hub" / "topologies.md", [TopologySettings]),

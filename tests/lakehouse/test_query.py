@@ -22,6 +22,7 @@ from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, TABLES, VIEWS
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR
+from tests.support.pseudo_terminal import shown_at_terminal
 from tests.support.small_lakehouse import SmallLakehouse
 from tests.support.small_rollup import START, Coverage, Interval
 from tests.support.waiting import until
@@ -198,6 +199,24 @@ def test_a_table_stops_at_max_rows_and_says_that_there_are_more(ask: Ask) -> Non
     assert result.stderr == "(2 rows shown, there are more: --max-rows 0 shows all)\n"
     assert len(ask("SELECT * FROM range(5000)").stdout.splitlines()) == 1002
     assert len(ask("SELECT * FROM range(5000)", "--format", "csv").stdout.splitlines()) == 5001
+
+
+def test_a_terminal_pages_what_is_too_wide_for_it_and_stacks_it_without_a_pager(ask: Ask, tmp_path: Path) -> None:
+    ask("SELECT 1")
+    program = [sys.executable, "-c", "from aggregator.cli import main; main()"]
+    command = [*program, "sql", "--config", str(tmp_path / "aggregator.toml"), "SELECT * FROM outages LIMIT 1"]
+    (tmp_path / "pager").write_text(f'#!/bin/sh\necho "$LESS" > "{tmp_path}/less"; cat > "{tmp_path}/paged"\n')
+    (tmp_path / "pager").chmod(0o755)
+    shown = shown_at_terminal(command, {"PAGER": str(tmp_path / "pager")})
+    assert shown == "(1 row)\r\n"
+    head, rule, row = (tmp_path / "paged").read_text().splitlines()
+    assert min(len(head), len(rule), len(row)) > 80
+    assert (tmp_path / "less").read_text() == "-SX\n"
+    stacked = shown_at_terminal(command, {"PAGER": "cat"}).splitlines()
+    assert re.fullmatch(rf"sender_id +{SENDER}", stacked[3])
+    assert max(map(len, stacked)) <= 80
+    narrow = shown_at_terminal([*command[:-1], "SELECT 1 AS one"], {"PAGER": str(tmp_path / "none")})
+    assert narrow.splitlines() == ["one", "---", "  1", "(1 row)"]
 
 
 def test_csv_and_json_hold_every_value_whole(ask: Ask) -> None:

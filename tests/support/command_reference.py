@@ -23,7 +23,7 @@ def command_reference(group: click.Group, program: str) -> str:
 
 def _page(group: click.Group, program: str) -> Iterator[str]:
     yield _INTRODUCTION.format(program=program, help=" ".join((group.help or "").split()))
-    context = click.Context(group, info_name=program)
+    context = click.Context(group, info_name=program, **group.context_settings)
     for name in group.list_commands(context):
         yield from _command(group, name, context)
 

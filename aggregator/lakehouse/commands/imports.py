@@ -1,6 +1,7 @@
 """The commands below ``import``. Spark is imported when one of them runs: ``--help`` must not wait for it."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,16 +13,20 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
-from shared.command_group import CommandGroup
+from aggregator.terminal import format_table, progress
+from shared.command_group import CommandGroup, examples, json_option
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
+from shared.tables import Column
+from shared.terminal import echo, json_text, width
 
 if TYPE_CHECKING:
     from aggregator.lakehouse.imports.listing import Imported
     from aggregator.lakehouse.imports.staging import Staged
 
+_SHOWN_OF_ID = 12
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_STATE_HELP = "A value of that column that means {0}; or several.  [default: {1}]"
+_STATE_HELP = "A value of that column that means {0}; repeatable.  [default: {1}]"
 
 
 def _token(_context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -41,35 +46,61 @@ def _separator(_context: click.Context, _parameter: click.Parameter, text: str) 
     return text
 
 
-@click.group("import", cls=CommandGroup)
+@click.group(
+    "import",
+    cls=CommandGroup,
+    epilog=examples("muster-aggregator import list", "muster-aggregator import intervals --help"),
+)
 def import_() -> None:
-    """Take over what another monitoring system has kept."""
+    """Import the history of another monitoring system."""
 
 
-@import_.command()
+@import_.command(
+    epilog=examples(
+        "muster-aggregator import intervals outages.csv.gz --source nagios \\\n"
+        "      --sender host --start begin --stop end --always down --gaps up \\\n"
+        "      --time '%d.%m.%Y %H:%M' --zone Europe/Dublin \\\n"
+        "      --groups '{site}-{rack}-{}' --dry-run"
+    )
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
 @config.settings_for_spark
-@click.option("--source", callback=_token, default="history", show_default=True, help="What it comes from, in a word.")
-@click.option("--sender", multiple=True, required=True, metavar="COLUMN", help="Of the sender's key; or several.")
-@click.option("--start", required=True, metavar="COLUMN", help="Of an interval's start.")
 @click.option(
-    "--stop", metavar="COLUMN", help="Of its end. Without, nor --duration: rows tell changes, and hold until the next."
+    "--source",
+    metavar="NAME",
+    callback=_token,
+    default="history",
+    show_default=True,
+    help="The system that it comes from, in a word.",
 )
-@click.option("--duration", metavar="COLUMN", help="Of how long it lasted, where there is no end.")
+@click.option(
+    "--sender", multiple=True, required=True, metavar="COLUMN", help="The column of the sender's key; repeatable."
+)
+@click.option("--start", required=True, metavar="COLUMN", help="The column of an interval's start.")
+@click.option(
+    "--stop",
+    metavar="COLUMN",
+    help="The column of its end. Without it and --duration, a row is a change that holds until the next.",
+)
+@click.option("--duration", metavar="COLUMN", help="The column of how long it lasted, where there is none of its end.")
 @click.option(
     "--duration-unit",
     "unit",
     type=click.Choice(get_args(Unit)),
     default="s",
     show_default=True,
-    help="Of numbers in that column; 1:02:03 is understood too.",
+    help="The unit of numbers in that column; 1:02:03 is understood too.",
 )
-@click.option("--state", metavar="COLUMN", help="Of the state that the sender was in.")
+@click.option("--state", metavar="COLUMN", help="The column of the sender's state.")
 @click.option("--up", multiple=True, metavar="VALUE", help=_STATE_HELP.format("up", "up, 1"))
 @click.option("--down", multiple=True, metavar="VALUE", help=_STATE_HELP.format("down", "down, 0"))
-@click.option("--unknown", multiple=True, metavar="VALUE", help="A value that means that nobody knows; or several.")
-@click.option("--gone", multiple=True, metavar="VALUE", help="One that means that the sender is no more; or several.")
-@click.option("--always", type=click.Choice(["up", "down"]), help="There is no such column: every row is this.")
+@click.option("--unknown", multiple=True, metavar="VALUE", help="A value that means unknown; repeatable.")
+@click.option(
+    "--gone", multiple=True, metavar="VALUE", help="A value that means that the sender was removed; repeatable."
+)
+@click.option(
+    "--always", type=click.Choice(["up", "down"]), help="The state of every row, for files without such a column."
+)
 @click.option(
     "--gaps",
     type=click.Choice(["unknown", "up", "down"]),
@@ -78,12 +109,12 @@ def import_() -> None:
     help="What a sender was between two of its rows: up, for a list of failures.",
 )
 @click.option(
-    "--since", metavar="INSTANT", help="The source watched from then on: --gaps holds before a first row, too."
+    "--since", metavar="INSTANT", help="From when on the source watched: --gaps holds before a first row, too."
 )
 @click.option(
     "--until",
     metavar="INSTANT",
-    help="It watched until then: --gaps holds after a last row; a row without end ends here.",
+    help="Until when it watched: --gaps holds after a last row; a row without end ends here.",
 )
 @click.option(
     "--overlaps",
@@ -93,30 +124,45 @@ def import_() -> None:
     help="Import nothing where intervals of a sender overlap, or make one of those of the same state.",
 )
 @click.option(
-    "--time", default="auto", show_default=True, help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M."
+    "--time",
+    metavar="FORMAT",
+    default="auto",
+    show_default=True,
+    help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M.",
 )
 @click.option(
     "--epoch", metavar="INSTANT", help="Numbers count from then, however small; 0 for 1970.  [default: 1970-01-01]"
 )
-@click.option("--zone", default="UTC", show_default=True, help="Time zone of times that do not say theirs.")
+@click.option(
+    "--zone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of times that do not say theirs."
+)
 @click.option(
     "--ambiguous",
     type=click.Choice(get_args(Ambiguous)),
     default="quarantine",
     show_default=True,
-    help="Of a local time that names two instants, or none, for clocks were changed: order takes the earlier, unless"
-    " the sender's row before, or the row's own start, lies behind it.",
+    help="What becomes of a local time that names two instants, or none, for clocks were changed: order takes"
+    " the earlier, unless the sender's row before, or the row's own start, lies behind it.",
 )
 @click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
-@click.option("--joined-by", default="/", show_default=True, help="Stands between the columns of a key.")
-@click.option("--region", default="imported", show_default=True, help="Of senders whose key does not tell.")
-@click.option("--site", default="imported", show_default=True, help="Of senders whose key does not tell.")
+@click.option(
+    "--joined-by", metavar="BETWEEN", default="/", show_default=True, help="What stands between the columns of a key."
+)
+@click.option(
+    "--region",
+    metavar="NAME",
+    default="imported",
+    show_default=True,
+    help="The region of senders whose key names none.",
+)
+@click.option("--site", metavar="NAME", default="imported", show_default=True, help="Their site, likewise.")
 @click.option(
     "--separator",
+    metavar="NAME",
     callback=_separator,
     default="auto",
     show_default=True,
-    help="Between columns: comma, semicolon, tab, pipe, space, or any one character; auto looks at the header.",
+    help="What stands between columns: comma, semicolon, tab, pipe, space, or a character; auto looks at the header.",
 )
 @click.option(
     "--columns", callback=_listed, metavar="A,B,...", help="Names of the columns, where no first line has them."
@@ -129,21 +175,17 @@ def import_() -> None:
 def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bool, **given: Any) -> None:
     """Import files of intervals in which senders were up or down, one to a row.
 
-    \b
-      muster-aggregator import intervals outages.csv.gz --source nagios --sender host --start begin --stop end \\
-        --always down --gaps up --time "%d.%m.%Y %H:%M" --zone Europe/Dublin --groups "{site}-{rack}-{}"
-
     Text or CSV, also packed with xz, gzip or bzip2; columns go by name or, from 1, by number. Rows that cannot be read
     are quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
     nothing.
-    """  # noqa: D301 - \b keeps click from filling the lines
+    """
     told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
     try:
         now = time.time_ns() // 1000
         told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
         told["epoch"] = told_epoch(given["epoch"], given["zone"])
         mapping = msgspec.convert(told, Mapping)
-        click.echo(said_of_watch(mapping))
+        echo(said_of_watch(mapping), prose=True)
         if dry_run:
             _look(files, mapping, now)
         else:
@@ -152,9 +194,10 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
         raise click.ClickException(str(error)) from error
 
 
-@import_.command("list")
+@import_.command("list", epilog=examples("muster-aggregator import list", "muster-aggregator import list --json"))
 @config.config_option
-def list_(config_path: Path) -> None:
+@json_option
+def list_(config_path: Path, as_json: bool) -> None:
     """Show what was imported: the identifier of each file, what it brought, and for which time."""
     from aggregator.lakehouse.imports.listing import imports_in
     from aggregator.lakehouse.query.engine import open_tables
@@ -166,17 +209,17 @@ def list_(config_path: Path) -> None:
             imports = imports_in(tables)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
-    for each in imports:
-        click.echo(_described(each))
-    if not imports:
-        click.echo("nothing was imported")
+    if as_json:
+        echo(json_text(imports))
+    else:
+        echo(format_table(_IMPORTS, imports, width()) if imports else "nothing was imported")
 
 
-@import_.command("remove")
+@import_.command("remove", epilog=examples("muster-aggregator import remove 3f9a1c"))
 @click.argument("identifiers", nargs=-1, required=True, metavar="IDENTIFIER...")
 @config.settings_for_spark
 def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
-    """Forget what was imported by mistake: IDENTIFIER as `import list` shows it, or its beginning.
+    """Forget what was imported by mistake: IDENTIFIER is what import list shows, or its beginning.
 
     All tables become as if it had never been imported. A row that another file had too counts as brought by the one
     that was imported first: import the other once more.
@@ -187,12 +230,24 @@ def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
     from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
     try:
-        with in_one_line(), StopSignal() as stop:
-            removed = remove_imports(settings, identifiers, stop.telling(_say), stop.check)
+        with in_one_line(), StopSignal() as stop, progress() as tell:
+            removed = remove_imports(settings, identifiers, stop.telling(tell), stop.check)
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
     for each in removed:
-        click.echo(f"removed {_described(each)}")
+        echo(f"removed {_described(each)}", prose=True)
+
+
+_IMPORTS: Sequence[Column["Imported"]] = (
+    Column("import", lambda each: each.import_id[:_SHOWN_OF_ID]),
+    Column("source", lambda each: each.block),
+    Column("file", lambda each: each.file, wraps=True),
+    Column("intervals", lambda each: f"{each.interval_count:,}", right=True),
+    Column("senders", lambda each: f"{each.sender_count:,}", right=True, spare=2),
+    Column("quarantined", lambda each: f"{each.quarantined_count:,}", right=True, spare=1),
+    Column("from", lambda each: format_instant(each.started_at) if each.interval_count else "-"),
+    Column("to", lambda each: format_instant(each.ended_at) if each.interval_count else "-", spare=3),
+)
 
 
 def _described(imported: "Imported") -> str:
@@ -209,12 +264,12 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
     from aggregator.lakehouse.imports.staging import stage
 
     for path in files:
-        staged = stage(path, mapping, None, now, _say)
+        staged = stage(path, mapping, None, now, lambda line: echo(line, err=True))
         first = staged.first
         assert first is not None
         end = "until its next" if mapping.tells_changes else f"to {format_instant(first.ended_at)}"
         groups = "".join(f", {name} {value}" for name, value in first.sender.groups.items())
-        click.echo(
+        echo(
             f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined;"
             f" {_range(staged)}; the first:"
             f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
@@ -229,24 +284,22 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
     from aggregator.lakehouse.imports.job import import_intervals
     from aggregator.lakehouse.spark.stopping import StopSignal
 
-    with in_one_line(), StopSignal() as stop:
-        result = import_intervals(settings, files, mapping, stop.telling(_say), stop.check)
+    with in_one_line(), StopSignal() as stop, progress() as tell:
+        result = import_intervals(settings, files, mapping, stop.telling(tell), stop.check)
     counts = result.counts
-    click.echo(
+    echo(
         f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"
         f" + quarantined {counts.quarantined:,}"
     )
     if counts.zero_length:
-        click.echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
+        echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
     for staged in result.files:
-        click.echo(f"{staged.file}: {_range(staged)}")
+        echo(f"{staged.file}: {_range(staged)}", prose=True)
         _tell_reasons(staged)
         _tell_ambiguous(staged, mapping)
     if result.waiting_from is not None:
-        click.echo(
-            f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it"
-        )
-    click.echo(f"took {format_duration(round(result.seconds * 1e6))}")
+        echo(f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it")
+    echo(f"took {format_duration(round(result.seconds * 1e6))}")
 
 
 def _range(staged: "Staged") -> str:
@@ -257,17 +310,14 @@ def _tell_reasons(staged: "Staged") -> None:
     from aggregator.lakehouse.imports.staging import remedy
 
     for reason, count in staged.reasons.items():
-        click.echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
+        echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
 
 
 def _tell_ambiguous(staged: "Staged", mapping: Mapping) -> None:
     if staged.ambiguous_count:
         taken = "quarantined" if mapping.ambiguous == "quarantine" else f"taken as --ambiguous {mapping.ambiguous} says"
-        click.echo(
+        echo(
             f"  {staged.file}: {staged.ambiguous_count:,} local times name two instants in {mapping.zone}, or none:"
-            f" {taken}"
+            f" {taken}",
+            prose=True,
         )
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

@@ -8,9 +8,11 @@ from aggregator import config
 from aggregator.lakehouse.warehouse.catalog_file import rebuild
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.lock import AlreadyRunning
+from shared.command_group import examples
+from shared.terminal import echo
 
 
-@click.command("rebuild-catalog")
+@click.command("rebuild-catalog", epilog=examples("muster-aggregator rebuild-catalog"))
 @config.config_option
 def rebuild_catalog(config_path: Path) -> None:
     """Make catalog.db anew, where it was lost or is damaged, from the metadata that every table has beside its rows.
@@ -29,6 +31,6 @@ def rebuild_catalog(config_path: Path) -> None:
     except OSError as error:
         raise click.ClickException(f"{error.filename}: cannot be written: {error.strerror}") from error
     for path in made.unreadable:
-        click.echo(f"{path} cannot be read: its table goes by the state before", err=True)
+        echo(f"{path} cannot be read: its table goes by the state before", err=True)
     kept = f"; the old file is {made.kept}" if made.kept is not None else ""
-    click.echo(f"catalog.db names {len(made.tables)} tables{kept}; run muster-aggregator rollup next")
+    echo(f"catalog.db names {len(made.tables)} tables{kept}; run muster-aggregator rollup next")

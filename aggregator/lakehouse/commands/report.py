@@ -13,11 +13,19 @@ from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.command_group import examples
 from shared.instants import InvalidInstant
 from shared.sizes import format_size
+from shared.terminal import echo
 
 
-@click.command("html")
+@click.command(
+    "html",
+    epilog=examples(
+        "muster-aggregator report html --last 30d",
+        "muster-aggregator report html --last 7d --by '{}-{rack}-{}'",
+    ),
+)
 @config.config_option
 @click.option(
     "--output",
@@ -30,19 +38,21 @@ from shared.sizes import format_size
     "--from", "since", metavar="WHEN", help="2026-01-31, 2026-01-31T12:00:00Z, or 7d for the last seven days."
 )
 @click.option("--to", "until", metavar="WHEN", help="2026-02-28 or 2026-02-28T12:00:00Z (exclusive).")
-@click.option("--last", metavar="7d", help="The last seven days before the end, instead of --from.")
-@click.option("--by", default="site", show_default=True, help="site, region, or the shape of names: {}-{rack}-{}.")
-@click.option("--region", "regions", multiple=True, metavar="REGION", help="Of this region only; or several.")
-@click.option("--site", "sites", multiple=True, metavar="SITE", help="Of this site only; or several.")
+@click.option("--last", metavar="DURATION", help="So long before the end, such as 7d, instead of --from.")
+@click.option(
+    "--by",
+    metavar="SHAPE",
+    default="site",
+    show_default=True,
+    help="site, region, or the shape of names: {}-{rack}-{}.",
+)
+@click.option("--region", "regions", multiple=True, metavar="REGION", help="Only this region; repeatable.")
+@click.option("--site", "sites", multiple=True, metavar="SITE", help="Only this site; repeatable.")
 def report_html(config_path: Path, output: Path, by: str, last: str | None, **chosen: Any) -> None:
     """Write the availability page: one HTML file that needs nothing else.
 
-    \b
-      muster-aggregator report html --last 30d
-      muster-aggregator report html --from 2026-01-01 --to 2026-02-01 --region eu-west --by "{}-{rack}-{}"
-
     By default it shows all that is known, by site.
-    """  # noqa: D301 - \b keeps click from filling the lines
+    """
     if last is not None and chosen["since"] is not None:
         raise click.UsageError("--last and --from both say where the period begins: leave one out")
     settings = config.load(config_path).lakehouse
@@ -60,4 +70,4 @@ def report_html(config_path: Path, output: Path, by: str, last: str | None, **ch
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise click.ClickException(f"{output}: cannot be written: {error.strerror}") from error
-    click.echo(f"{output}: {format_size(len(page.encode()))}")
+    echo(f"{output}: {format_size(len(page.encode()))}")

@@ -7,23 +7,25 @@ import msgspec
 
 from aggregator import config
 from aggregator.config import AggregatorSettings
-from shared.instants import SECOND, InvalidInstant, format_duration, format_instant, parse_duration
+from aggregator.terminal import progress
+from shared.command_group import DURATION, examples
+from shared.instants import SECOND, format_duration, format_instant
+from shared.terminal import echo
 
 if TYPE_CHECKING:
     from aggregator.lakehouse.rollup import RollupResult
 
 
-def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int:
-    try:
-        return parse_duration(text) if text else 0
-    except InvalidInstant as error:
-        raise click.BadParameter(str(error)) from error
-
-
-@click.command()
+@click.command(
+    epilog=examples(
+        "muster-aggregator rollup",
+        "muster-aggregator rollup --every 5m",
+        "muster-aggregator rollup --full --master 'local[4]'",
+    )
+)
 @config.settings_for_spark
 @click.option("--once", is_flag=True, help="Roll up and end, as without options: for cron.")
-@click.option("--every", metavar="5m", callback=_duration, help="Go on until stopped, a run each time: as a service.")
+@click.option("--every", type=DURATION, default=0, help="Go on until stopped, a run each time: as a service.")
 @click.option("--full", is_flag=True, help="Compute every derived table anew; what was read stays as it is.")
 @click.option(
     "--accept-loss",
@@ -56,22 +58,22 @@ def rollup(
         request = job.RollupRequest(full, Span.parse(accept_loss) if accept_loss else None)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--accept-loss") from error
-    with in_one_line(), StopSignal() as stop:
-        result = job.roll_up(settings, request, stop.telling(_progress), stop.check)
+    with in_one_line(), StopSignal() as stop, progress() as tell:
+        result = job.roll_up(settings, request, stop.telling(tell), stop.check)
     position = result.position
-    click.echo(_counted(result))
+    echo(_counted(result), prose=True)
     for line in (*result.astray, *result.contested):
-        click.echo(line)
-    click.echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}")
+        echo(line, prose=True)
+    echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}", prose=True)
     if result.upkeep is not None:
-        click.echo(f"kept up: {result.upkeep}")
-    click.echo(f"took {format_duration(round(result.seconds * SECOND))}")
+        echo(f"kept up: {result.upkeep}", prose=True)
+    echo(f"took {format_duration(round(result.seconds * SECOND))}", prose=True)
 
 
-@click.command()
+@click.command(epilog=examples("muster-aggregator maintain"))
 @config.settings_for_spark
 def maintain(settings: AggregatorSettings) -> None:
-    """Keep the tables small: make few large files of many, let go of what is too old, remove what dead jobs left.
+    """Keep the tables small: make few large files of many, remove what is too old and what dead jobs left.
 
     Rollups do it themselves, as [lakehouse] maintain_every says.
     """
@@ -79,15 +81,15 @@ def maintain(settings: AggregatorSettings) -> None:
     from aggregator.lakehouse.commands.failures import in_one_line
     from aggregator.lakehouse.spark.stopping import StopSignal
 
-    with in_one_line(), StopSignal() as stop:
-        upkeep = job.keep_up(settings, stop.telling(_progress), stop.check)
-    click.echo(str(upkeep))
+    with in_one_line(), StopSignal() as stop, progress() as tell:
+        upkeep = job.keep_up(settings, stop.telling(tell), stop.check)
+    echo(str(upkeep), prose=True)
 
 
 def _tell(result: "RollupResult") -> None:
-    click.echo(_in_one_line(result))
+    echo(_in_one_line(result), prose=True)
     for line in (*result.astray, *result.contested):
-        click.echo(f"muster-aggregator: {line}", err=True)
+        echo(f"muster-aggregator: {line}", err=True)
 
 
 def _in_one_line(result: "RollupResult") -> str:
@@ -112,9 +114,5 @@ def _known(result: "RollupResult") -> str:
     return format_instant(known_through) if known_through else "nothing yet"
 
 
-def _progress(line: str) -> None:
-    click.echo(line, err=True)
-
-
 def _complain(line: str) -> None:
-    click.echo(f"muster-aggregator: {line}; trying again", err=True)
+    echo(f"muster-aggregator: {line}; trying again", err=True)

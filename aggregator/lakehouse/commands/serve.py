@@ -13,13 +13,16 @@ from aggregator.config import AggregatorSettings, LakehouseSettings
 from aggregator.lakehouse.commands.read_only import trust_option, trusts_catalog
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.definition import NAMESPACE
+from shared.command_group import examples
+from shared.terminal import echo
 
 _ALIVE_SECONDS = 1.0
 _SHORTEST_TOKEN = 32
 _OF_OTHERS = 0o077
+_EXAMPLES = examples("umask 077; openssl rand -hex 32 > token", "muster-aggregator serve-sql --token-file token")
 
 
-@click.command("serve-sql")
+@click.command("serve-sql", epilog=_EXAMPLES)
 @config.settings_for_spark
 @click.option(
     "--token-file",
@@ -29,6 +32,7 @@ _OF_OTHERS = 0o077
 )
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(1, 65535),
     default=15002,
     show_default=True,
@@ -47,12 +51,8 @@ def serve_sql(settings: AggregatorSettings, token_file: Path, port: int, log: Pa
 
     A client runs code as the user that this runs as: it must be one who can read the tables and write nothing of them.
 
-    \b
-      umask 077; openssl rand -hex 32 > token
-      muster-aggregator serve-sql --token-file token
-
     All tables and views are there by their names. For spark-sql there is muster-aggregator spark-sql.
-    """  # noqa: D301 - \b keeps click from filling the lines
+    """
     _check_user(settings.lakehouse)
     token = _token(token_file)
     from aggregator.lakehouse import rollup
@@ -65,13 +65,13 @@ def serve_sql(settings: AggregatorSettings, token_file: Path, port: int, log: Pa
         check_port(endpoint)
         session = rollup.session_settings(settings, _say, read_only=True)
         with serving(session, endpoint, log, _say) as is_alive:
-            click.echo(f"Spark Connect  {endpoint.url}")
-            click.echo("ready; SIGTERM or Ctrl-C ends it")
+            echo(f"Spark Connect  {endpoint.url}")
+            echo("ready; SIGTERM or Ctrl-C ends it")
             _wait_for_the_end(is_alive)
 
 
 def _say(line: str) -> None:
-    click.echo(line, err=True)
+    echo(line, err=True)
 
 
 def _check_user(lakehouse: LakehouseSettings) -> None:

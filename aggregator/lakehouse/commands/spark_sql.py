@@ -16,9 +16,17 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.commands.read_only import check_read_only, trust_option
 from aggregator.lakehouse.query.engine import open_tables
+from shared.command_group import examples
+from shared.terminal import echo
 
 
-@click.command("spark-sql", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "spark-sql",
+    context_settings={"ignore_unknown_options": True},
+    epilog=examples(
+        "muster-aggregator spark-sql -e 'SELECT * FROM outages LIMIT 10'", "muster-aggregator spark-sql --print"
+    ),
+)
 @config.settings_for_spark
 @click.option("--print", "only_print", is_flag=True, help="Print the command line instead, for a Spark of one's own.")
 @trust_option
@@ -26,12 +34,8 @@ from aggregator.lakehouse.query.engine import open_tables
 def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[str, ...]) -> None:
     """Ask the tables through Spark's own spark-sql: its SQL, its prompt; they can be read only.
 
-    \b
-      muster-aggregator spark-sql -e "SELECT * FROM outages LIMIT 10"
-      muster-aggregator spark-sql --print
-
     What stands after it goes to spark-sql as it is.
-    """  # noqa: D301 - \b keeps click from filling the lines
+    """
     check_read_only(settings.lakehouse.catalog)
     from aggregator.lakehouse import rollup
     from aggregator.lakehouse.commands.failures import EXPECTED
@@ -41,7 +45,7 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     lakehouse = settings.lakehouse
     try:
         open_tables(Path(lakehouse.path), lakehouse.catalog).close()
-        session = rollup.session_settings(settings, lambda line: click.echo(line, err=True), read_only=True)
+        session = rollup.session_settings(settings, lambda line: echo(line, err=True), read_only=True)
         secrets = spark_secrets(lakehouse.catalog)
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error
@@ -55,7 +59,7 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     environment = spark_environment(session)
     program = _program()
     if only_print:
-        click.echo(_line(program, environment, public, arguments))
+        echo(_line(program, environment, public, arguments))
     else:
         sys.exit(_run([program, *arguments], environment, public | secrets))
 

@@ -1,32 +1,52 @@
 """The command ``tables``: what is there, how fresh, how big, through which message of the hub."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
-import msgspec
 
 from aggregator import config
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.terminal import format_table
+from shared.command_group import examples, json_option
 from shared.instants import SECOND, format_instant
 from shared.sizes import format_size
+from shared.tables import Column
+from shared.terminal import echo, json_text, width
 
-_HEADINGS = ("table", "rows", "files", "size", "through", "known through", "written")
-_NUMBERS = range(1, 5)
+
+def _written(state: TableState) -> str:
+    return f"before {_instant(state.written_before)}" if state.written_before else _instant(state.written_at)
 
 
-@click.command()
+def _instant(at: int) -> str:
+    return format_instant(at // SECOND * SECOND) if at else "-"
+
+
+_COLUMNS: Sequence[Column[TableState]] = (
+    Column("table", lambda state: state.name),
+    Column("rows", lambda state: f"{state.rows:,}", right=True),
+    Column("files", lambda state: f"{state.files:,}", right=True, spare=1),
+    Column("size", lambda state: format_size(state.bytes), right=True, spare=2),
+    Column("stands at", lambda state: f"{state.stream} {state.sequence:,}" if state.stream else "-"),
+    Column("known through", lambda state: _instant(state.known_through)),
+    Column("written", _written, spare=3),
+)
+
+
+@click.command(epilog=examples("muster-aggregator tables", "muster-aggregator tables --json"))
 @config.config_option
-@click.option("--json", "as_json", is_flag=True, help="For programs: every figure, instants in microseconds.")
+@json_option
 def tables(config_path: Path, as_json: bool) -> None:
     """Show the tables: how much they hold, when they were written, and through which message of the hub.
 
     \b
-    through        the last sequence of the hub's archive that the table stands for
-    known through  the hub's time of that message: known time ends here
-    written        when rows were last written; before: the commit that wrote them is forgotten (keep_snapshots)
+    STANDS AT      the last message of the hub's archive that the table holds
+    KNOWN THROUGH  the hub's time of that message: known time ends here
+    WRITTEN        when rows were last written; before: the commit that wrote them
+                   is forgotten (keep_snapshots)
 
     What is shown is what queries read: the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
@@ -37,36 +57,8 @@ def tables(config_path: Path, as_json: bool) -> None:
     except TablesUnreadable as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(states)).decode())
-    else:
-        click.echo("\n".join(_lines(states)))
-
-
-def _lines(states: Sequence[TableState]) -> Iterator[str]:
-    rows = [_HEADINGS, *(_cells(state) for state in states if state.kind == "table")]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (
-            cell.rjust(width) if index in _NUMBERS else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+        echo(json_text(states))
+        return
+    echo(format_table(_COLUMNS, [state for state in states if state.kind == "table"], width()))
     views = ", ".join(state.name for state in states if state.kind == "view")
-    yield ""
-    yield f"views: {views}"
-
-
-def _cells(state: TableState) -> tuple[str, ...]:
-    return (
-        state.name,
-        f"{state.rows:,}",
-        f"{state.files:,}",
-        format_size(state.bytes),
-        f"{state.stream} {state.sequence:,}" if state.stream else "-",
-        _instant(state.known_through),
-        f"before {_instant(state.written_before)}" if state.written_before else _instant(state.written_at),
-    )
-
-
-def _instant(at: int) -> str:
-    return format_instant(at // SECOND * SECOND) if at else "-"
+    echo(f"\nviews: {views}", prose=True)

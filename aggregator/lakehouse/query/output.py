@@ -1,5 +1,8 @@
 """Write the rows of an answer for people (an aligned table) and for programs (CSV, JSON), one form of each value.
 
+Payloads come from anybody: what a terminal would obey is written out (in JSON as an escape of its own, so that nothing
+is lost).
+
 Instants are RFC 3339 in UTC, as everywhere in Muster; sums of microseconds are whole numbers however large.
 """
 
@@ -14,10 +17,14 @@ from typing import Any, Final
 import msgspec
 
 from shared.instants import SECOND, format_instant
+from shared.tables import align, cut, stack, visible
+from shared.terminal import escaped_json
 
 MAX_CELL_LENGTH: Final = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBERS = (int, float, Decimal)
+_COMPUTED = ("=", "+", "-", "@", "\t", "\r")
+"""How what a spreadsheet takes for a formula begins (OWASP, CSV Injection)."""
 
 Row = Sequence[Any]
 _encoder = msgspec.json.Encoder(decimal_format="number")
@@ -25,18 +32,18 @@ _encoder = msgspec.json.Encoder(decimal_format="number")
 
 def table_lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
     """Give the lines of an aligned table: numbers to the right, ``-`` where there is no value, long texts cut."""
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    right = [
+    cells = [[visible(name) for name in names], *([_cell(value) for value in row] for row in rows)]
+    rules = ["-" * max(map(len, column)) for column in zip(*cells, strict=True)]
+    rights = [
         any(isinstance(row[index], _NUMBERS) and not isinstance(row[index], bool) for row in rows)
         for index in range(len(names))
     ]
-    for line in chain((names, ["-" * width for width in widths]), cells):
-        laid_out = (
-            cell.rjust(width) if numeric else cell.ljust(width)
-            for cell, width, numeric in zip(line, widths, right, strict=True)
-        )
-        yield "  ".join(laid_out).rstrip()
+    yield from align([cells[0], rules, *cells[1:]], rights)
+
+
+def stacked_lines(names: Sequence[str], rows: Sequence[Row], width: int) -> Iterator[str]:
+    """Give a block of lines for each row, a value to a line: for a terminal of ``width`` columns and many columns."""
+    return stack([visible(name) for name in names], ([_cell(value) for value in row] for row in rows), width)
 
 
 class _Echo:
@@ -46,12 +53,21 @@ class _Echo:
         return text
 
 
-def csv_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
-    """Give lines of CSV (RFC 4180), the columns' names first; nothing stands for no value, nan for no number."""
-    write = csv.writer(_Echo(), lineterminator="").writerow
-    yield str(write(names))
-    for row in rows:
-        yield str(write(["" if value is None else _text(value) for value in row]))
+def csv_lines(names: Sequence[str], rows: Iterable[Row], *, is_safe: bool = False, keep: str = "") -> Iterator[str]:
+    """Give lines of CSV (RFC 4180), the columns' names first; nothing stands for no value, nan for no number.
+
+    Of control characters those that ``keep`` names stay, such as line ends. ``is_safe`` puts an apostrophe before texts
+    that a spreadsheet would compute.
+    """
+    # Without a line end of its own, it would leave those within a field unquoted.
+    write = csv.writer(_Echo(), lineterminator="\r\n").writerow
+
+    def field(value: Any) -> str:
+        text = "" if value is None else visible(_text(value), keep)
+        return f"'{text}" if is_safe and not isinstance(value, _NUMBERS) and text.startswith(_COMPUTED) else text
+
+    for row in chain([names], rows):
+        yield str(write(map(field, row))).removesuffix("\r\n")
 
 
 def json_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
@@ -60,7 +76,9 @@ def json_lines(names: Sequence[str], rows: Iterable[Row]) -> Iterator[str]:
     Of columns of one name, the second is called name_1, and so on, as DuckDB calls them in Parquet.
     """
     keys = _told_apart(names)
-    objects = (_encoder.encode({n: _plain(v) for n, v in zip(keys, row, strict=True)}).decode() for row in rows)
+    objects = (
+        escaped_json(_encoder.encode({n: _plain(v) for n, v in zip(keys, row, strict=True)}).decode()) for row in rows
+    )
     previous = next(objects, None)
     if previous is None:
         yield "[]"
@@ -90,8 +108,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     text = f"{value:.6g}" if isinstance(value, float) else _text(value)
-    text = text.translate({ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"})
-    return text if len(text) <= MAX_CELL_LENGTH else text[: MAX_CELL_LENGTH - 1] + "…"
+    return cut(visible(text), MAX_CELL_LENGTH)
 
 
 def _text(value: Any) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-import click
-
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.terminal import echo
 
 _PROMPT = "muster> "
 _CONTINUED = "   ...> "
@@ -32,14 +31,14 @@ def ask_at_prompt(open_anew: Opening, answer: Answering, timeout: float) -> None
     """
     with open_anew() as tables:
         _offer_names(tables.names)
-    click.echo(_GREETING, err=True)
+    echo(_GREETING, err=True)
     while (statement := _read()) is not None:
         if statement.strip(" \n;"):
             try:
                 with open_anew() as tables:
                     _interruptibly(Watch(tables, timeout), partial(answer, tables, statement))
             except TablesUnreadable as error:
-                click.echo(f"Error: {error}", err=True)
+                echo(f"Error: {error}", err=True)
 
 
 def _read() -> str | None:
@@ -49,10 +48,10 @@ def _read() -> str | None:
         try:
             line = input(_CONTINUED if lines else _PROMPT)
         except EOFError:
-            click.echo(err=True)
+            echo(err=True)
             return None
         except KeyboardInterrupt:
-            click.echo(err=True)
+            echo(err=True)
             lines = []
             continue
         if not lines and line.strip().rstrip(";").lower() in _LEAVE:
@@ -90,7 +89,7 @@ def _interruptibly(watch: Watch, work: Callable[[], None]) -> None:
             watch.end("interrupted")
     thread.join()
     if is_interrupted:
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
     elif failed:
         raise failed[0]
 

@@ -11,10 +11,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-import click
-
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.terminal import echo
 
 STALLED_SECONDS = 60.0
 """Without an answer, and without work: DuckDB, all of whose threads wait, gets nowhere."""
@@ -73,7 +72,7 @@ class Watch:
 
 def _leave(reason: str) -> None:
     """End the process. Python would wait for the thread that never ends."""
-    click.echo(f"Error: {reason}", err=True)
+    echo(f"Error: {reason}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

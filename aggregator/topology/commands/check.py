@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
-import msgspec
 
-from aggregator.topology.commands.streams import config_option, json_option
+from aggregator.topology.commands.streams import config_option
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
@@ -18,36 +17,39 @@ from aggregator.topology.report.evidence import gather
 from aggregator.topology.report.findings import Finding, Severity
 from aggregator.topology.report.tables import report
 from aggregator.topology.settings import TopologySettings
+from shared.command_group import Parsed, examples, json_option
 from shared.instants import DAY, parse_duration
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.settings import SettingsError, load_settings
+from shared.terminal import echo, json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
-def _limits(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[int, int]:
+def _limits(text: str) -> tuple[int, int]:
     """Read two durations, ``1m,15m``: from where on there is a warning, and from where on it is critical."""
     try:
-        warning, critical = (parse_duration(part) for part in value.split(","))
+        warning, critical = (parse_duration(part) for part in text.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not two durations such as 1m,15m") from None
+        raise ValueError(f"{text!r} is not two durations such as 1m,15m") from None
     if warning > critical:
-        raise click.BadParameter(f"{value!r} would be critical before it is a warning: the shorter one comes first")
+        raise ValueError(f"{text!r} would be critical before it is a warning: the shorter one comes first")
     return warning, critical
 
 
 def _limits_option(name: str, default: str, text: str) -> Callable[[_Command], _Command]:
-    return click.option(
-        name, default=default, show_default=True, callback=_limits, metavar="WARNING,CRITICAL", help=text
-    )
+    limits = Parsed("duration,duration", _limits)
+    return click.option(name, default=default, show_default=True, type=limits, help=text)
 
 
-@click.command("check")
+@click.command("check", epilog=examples("muster-aggregator check", "muster-aggregator check --watermark 2m,10m --json"))
 @config_option
 @json_option
-@_limits_option("--silent", "15s,1m", "How long a copy has not heard from its origin.")
-@_limits_option("--behind", "1m,15m", "How long what a copy lacks has waited.")
-@_limits_option("--watermark", "1m,5m", "How old the last word of a site is.")
+@_limits_option(
+    "--silent", "15s,1m", "From where on it warns and is critical: how long a copy has not heard from its origin."
+)
+@_limits_option("--behind", "1m,15m", "Likewise: how long what a copy lacks has waited.")
+@_limits_option("--watermark", "1m,5m", "Likewise: how old the last watermark of a site is.")
 def check_command(
     config_path: Path, as_json: bool, silent: tuple[int, int], behind: tuple[int, int], watermark: tuple[int, int]
 ) -> None:
@@ -70,9 +72,9 @@ def check_command(
             }
             for each in found
         ]
-        click.echo(msgspec.json.format(msgspec.json.encode(shown)).decode())
+        echo(json_text(shown))
     else:
-        click.echo(line)
+        echo(line, prose=True)
     raise SystemExit(int(max((each.severity for each in found), default=Severity.OK)))
 
 

@@ -7,9 +7,16 @@ import click
 from aggregator.topology.commands.streams import config_option, load
 from aggregator.topology.render.files import KEYS, RenderDirectory, SecretsMissing
 from aggregator.topology.render.servers import NotRenderable, servers
+from shared.command_group import examples
+from shared.terminal import echo
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "muster-aggregator render --make-keys --make-certificates",
+        "muster-aggregator render --config topology.toml --to nats",
+    )
+)
 @config_option
 @click.option(
     "--to",
@@ -27,19 +34,17 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
     place = RenderDirectory(directory)
     try:
         wanted = servers(topology)
-        made = place.make_keys(wanted) if make_keys else []
-        made += place.make_certificates(wanted) if make_certificates and topology.render.encrypt else []
-        written = list(place.write(wanted, topology.render))
+        if make_keys:
+            place.make_keys(wanted)
+        if make_certificates and topology.render.encrypt:
+            place.make_certificates(wanted)
+        renewals = place.write(wanted, topology.render)
     except (NotRenderable, SecretsMissing) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename}: cannot be read or written: {error.strerror}") from error
-    for path in (*made, *(path for path, _ in written)):
-        click.echo(path.relative_to(place.root))
-    for _, todo in written:
-        if todo:
-            click.echo(todo)
-    if made:
-        click.echo(
-            f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers"
-        )
+    written = [path.relative_to(place.root) for path in place.written]
+    for line in (*written, *renewals):
+        echo(line)
+    if any(path.parts[0] == KEYS for path in written):
+        echo(f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers")

@@ -31,9 +31,10 @@ from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import report as make_report
 from aggregator.topology.report.text import format_report
 from aggregator.topology.settings import TopologySettings
-from shared.command_group import CommandGroup
+from shared.command_group import CommandGroup, examples, json_option
 from shared.settings import SettingsError, load_settings
 from shared.subjects import ROOT
+from shared.terminal import echo, json_text, width
 
 DEFAULT_PATH = Path("topology.toml")
 
@@ -47,7 +48,6 @@ config_option = click.option(
     show_default=True,
     help="The topology's settings file.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 again_option = click.option(
     "--again",
     "again",
@@ -57,7 +57,7 @@ again_option = click.option(
 )
 
 
-@click.command()
+@click.command(epilog=examples("muster-aggregator plan", "muster-aggregator plan --again eu-west --json"))
 @config_option
 @again_option
 @json_option
@@ -65,11 +65,11 @@ def plan(config_path: Path, again: tuple[str, ...], as_json: bool) -> None:
     """Show what apply would do to make the streams as the settings say."""
     topology = load(config_path)
     todo = asyncio.run(_connected(topology, _planning(topology, again)))
-    click.echo(_json(plan_as_json(todo)) if as_json else format_plan(todo))
+    echo(json_text(plan_as_json(todo)) if as_json else format_plan(todo), prose=not as_json)
     _end(todo.problems or todo.refused or todo.sealed)
 
 
-@click.command()
+@click.command(epilog=examples("muster-aggregator apply", "muster-aggregator apply --force"))
 @config_option
 @again_option
 @click.option("--force", is_flag=True, help="Carry out also what loses messages or cuts a flow.")
@@ -81,7 +81,7 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
 
     def tell(change: Change) -> None:
         if not as_json:
-            click.echo(f"{change.place}: " + "\n".join(step_lines(change)))
+            echo(f"{change.place}: " + "\n".join(step_lines(change)), prose=True)
 
     async def applied(opened: Connections) -> tuple[Plan, tuple[NotTaken, ...]]:
         todo = await planned(opened)
@@ -98,18 +98,22 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
     done, missed = asyncio.run(_connected(topology, applied))
     not_applied = [untaken(*each) for each in missed]
     if as_json:
-        click.echo(_json(plan_as_json(done) | {"not_applied": not_applied}))
+        echo(json_text(plan_as_json(done) | {"not_applied": not_applied}))
     else:
         for line in (*told(done.problems.items()), *left_lines(done), *warning_lines(done)):
-            click.echo(line)
+            echo(line, prose=True)
         for line in not_applied:
-            click.echo(f"not applied: {line}")
+            echo(f"not applied: {line}", prose=True)
         count = len(done.changes) - len(missed)
-        click.echo(f"applied {count} change{'s' * (count != 1)}" if done.changes else summary(done))
+        echo(f"applied {count} change{'s' * (count != 1)}" if done.changes else summary(done))
     _end(done.problems or done.sealed or missed)
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.group(
+    cls=CommandGroup,
+    invoke_without_command=True,
+    epilog=examples("muster-aggregator report", "muster-aggregator report --dot - | dot -Tsvg > streams.svg"),
+)
 @config_option
 @json_option
 @click.option(
@@ -133,9 +137,9 @@ def report(context: click.Context, config_path: Path, as_json: bool, dot_path: P
     if dot_path is not None and str(dot_path) != "-":
         _write(dot_path, replication_graph(found))
     if dot_path is not None and str(dot_path) == "-":
-        click.echo(replication_graph(found), nl=False)
+        echo(replication_graph(found).rstrip())
     else:
-        click.echo(_json(found) if as_json else format_report(found))
+        echo(json_text(found) if as_json else format_report(found, width()), prose=not as_json)
     _end(not found.complete)
 
 
@@ -180,10 +184,6 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise click.ClickException(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _json(data: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(data)).decode()
 
 
 def _end(incomplete: object) -> None:

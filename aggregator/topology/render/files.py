@@ -25,66 +25,62 @@ class SecretsMissing(Exception):
 
 
 class RenderDirectory:
-    """Where everything goes: absolute paths below ``root``."""
+    """Where everything goes: absolute paths below ``root``. ``written`` lists every file in its order."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._keys = self.root / KEYS
+        self.written: list[Path] = []
 
-    def make_keys(self, servers: Iterable[Server]) -> list[Path]:
-        """Make the keys that are missing; give the files of their seeds."""
-        made = []
-        for name in self._missing_keys(servers):
-            path = self._keys / f"{name}.nk"
-            _write(path, make_key(KeyKind.USER).seed + "\n", _SECRET)
-            made.append(path)
-        return made
+    def make_keys(self, servers: Iterable[Server]) -> None:
+        """Make the keys that are missing."""
+        for name in list(self._missing_keys(servers)):
+            self._write(self._keys / f"{name}.nk", make_key(KeyKind.USER).seed + "\n", _SECRET)
 
-    def make_certificates(self, servers: Iterable[Server]) -> list[Path]:
-        """Make the certificates that are missing, and an authority for them where there is none; give their files."""
+    def make_certificates(self, servers: Iterable[Server]) -> None:
+        """Make the certificates that are missing, and an authority for them where there is none."""
         # Only here: who brings certificates of his own needs nothing to make them with.
         try:
             from aggregator.topology.render.certificates import Pem, make_authority, make_certificate  # noqa: PLC0415
         except ModuleNotFoundError as error:
             raise SecretsMissing(f"certificates cannot be made here: install muster[aggregator] ({error})") from error
 
-        made = []
         authority_path, authority_key_path = self._keys / names.AUTHORITY, self._keys / _AUTHORITY_KEY
         if not authority_path.exists():
             new = make_authority("muster")
-            _write(authority_path, new.certificate, _OPEN)
-            _write(authority_key_path, new.key, _SECRET)
-            made.append(authority_path)
+            self._write(authority_path, new.certificate, _OPEN)
+            self._write(authority_key_path, new.key, _SECRET)
         elif not authority_key_path.exists():
-            return made
+            return
         authority = Pem(authority_path.read_bytes(), authority_key_path.read_bytes())
         for server in servers:
             place = self.root / server.name
             if not (place / names.CERTIFICATE).exists():
                 pem = make_certificate(authority, server.name, [server.address.host])
-                _write(place / names.CERTIFICATE, pem.certificate, _OPEN)
-                _write(place / names.PRIVATE_KEY, pem.key, _SECRET)
-                made.append(place / names.CERTIFICATE)
-        return made
+                self._write(place / names.CERTIFICATE, pem.certificate, _OPEN)
+                self._write(place / names.PRIVATE_KEY, pem.key, _SECRET)
 
-    def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> Iterator[tuple[Path, str]]:
-        """Write each server's configuration; give its path, and what the server needs to take it up.
+    def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> list[str]:
+        """Write each server's configuration; say what a running server needs to take it up.
 
         Raise SecretsMissing before anything is written.
         """
         self._check(servers, wanted)
+        renewals = []
         for server in servers:
             place = self.root / server.name
             if wanted.encrypt:
-                _write(place / names.AUTHORITY, (self._keys / names.AUTHORITY).read_bytes(), _OPEN)
+                self._write(place / names.AUTHORITY, (self._keys / names.AUTHORITY).read_bytes(), _OPEN)
             if server.uplinks:
-                _write(place / names.LEAF_SEED, f"{names.LEAF_VARIABLE}: {self._seed(server.uplink_key)}\n", _SECRET)
+                seed = f"{names.LEAF_VARIABLE}: {self._seed(server.uplink_key)}\n"
+                self._write(place / names.LEAF_SEED, seed, _SECRET)
             files = PurePosixPath(wanted.files or place)
             path = place / names.CONFIG
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             text = server_config(server, wanted, files, self._public)
-            _write(path, text, _OPEN)
-            yield path, renewal(server.name, before, text)
+            self._write(path, text, _OPEN)
+            renewals.append(renewal(server.name, before, text))
+        return list(filter(None, renewals))
 
     def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
         missing = [*self._missing_keys(servers)]
@@ -124,11 +120,11 @@ class RenderDirectory:
             raise SecretsMissing(f"{path}: {error}; a user's seed is one line that starts with SU") from error
         return seed
 
-
-def _write(path: Path, content: str | bytes, mode: int) -> None:
-    """Write a file whose mode is right from its first byte."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+    def _write(self, path: Path, content: str | bytes, mode: int) -> None:
+        """Write a file whose mode is right from its first byte."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        self.written.append(path)

@@ -28,15 +28,17 @@ auth = {{ user = "agent", password_file = "{secret}" }}
 
 
 def test_text_and_remedy_stand_in_a_column_of_their_own() -> None:
-    page = render_finding(bad("region", "it is down " * 6, "start it"), width=60)
-    first, *others = page.splitlines()
+    level, lines = render_finding(bad("region", "it is down " * 6, "start it"), width=60)
+    first, *others = (level + lines).splitlines()
     assert first.endswith("region" + " " * (SUBJECT - 4) + "it is down it is down it is down")
     assert all(line.startswith(" " * (6 + SUBJECT + 2)) for line in others)
     assert others[-1].strip() == "-> start it"
 
 
 def test_a_subject_is_never_broken() -> None:
-    page = render_finding(bad("source", f"not permitted: {SUBJECT_OF_JETSTREAM}", f"allow {SUBJECT_OF_JETSTREAM}"), 60)
+    _, page = render_finding(
+        bad("source", f"not permitted: {SUBJECT_OF_JETSTREAM}", f"allow {SUBJECT_OF_JETSTREAM}"), 60
+    )
     assert page.count(SUBJECT_OF_JETSTREAM) == 2
 
 

@@ -26,6 +26,7 @@ from shared.policy import (
     parse_policy_subject,
     read_scoped_revision,
 )
+from shared.tables import UNWRAPPED
 from shared.thresholds import Thresholds
 from tests.support.topologies import topology
 
@@ -161,7 +162,7 @@ def test_a_revision_keeps_its_bytes() -> None:
 
 def test_the_page_tells_what_is_planned() -> None:
     book = said((EU, DeclareMaintenance(10, 20, "new switch")), (DUB1, ForwardSender("web1")))
-    assert show(book, [], now=15).splitlines()[2:5] == [
+    assert show(book, [], now=15, width=UNWRAPPED).splitlines()[2:5] == [
         "MAINTENANCE  FOR      SENDERS  FROM                  TO                    STATE      REASON",
         "          1  eu-west  all      1970-01-01T00:00:00Z  1970-01-01T00:00:00Z  under way  new switch",
         "",
