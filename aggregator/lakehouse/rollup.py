@@ -302,10 +302,11 @@ def _take_what_is_new(
     place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
     reading = settings.lakehouse.reading
     source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
-    with closing(read_chunks(spark, source, _chunks(plan, hub.report), place)) as chunks:
+    spans, choria_region = _chunks(plan, hub.report), settings.lakehouse.choria_region
+    with closing(read_chunks(spark, source, spans, place, choria_region)) as chunks:
         for chunk in chunks:
             end = msgspec.structs.replace(position, sequence=chunk.span.last)
-            taken, position = writer.take(spark, chunk, end, done, settings.lakehouse.choria_region)
+            taken, position = writer.take(spark, chunk, end, done)
             done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
             counts += taken
             read = chunk.span.last - plan.wanted.first + 1
