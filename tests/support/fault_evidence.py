@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.config import agent as config
 from edge_agent.core.block_state import BlockState
@@ -26,12 +25,12 @@ from shared import wire
 from shared.embedded.server import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.nats.connection import ConnectionSettings, connect
-from shared.nats.jetstream_api import request_json
+from shared.nats.jetstream_api import api_prefix, request_json
+from shared.nats.stream_messages import every_message
 from tests.support.fault_fleet import SENDER_HEADER
 from tests.support.fault_stage import FLEET, STREAM, Down, FaultStage
 
 DEADLINE = 30.0
-FETCH = 500
 PAIR_LOG = "MUSTER_PAIR_dub1"
 
 
@@ -211,14 +210,8 @@ async def count_takeovers(stage: FaultStage) -> int:
 async def stored(server: EmbeddedNats, stream: str) -> AsyncIterator[Msg]:
     """Read a whole stream, in order."""
     async with client_of(server) as client:
-        left = (await state_of(client, stream)).messages
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
-        subscription = await client.jetstream().pull_subscribe(">", stream=stream, config=config)
-        while left > 0:
-            for message in await subscription.fetch(min(FETCH, left), timeout=DEADLINE):
-                left -= 1
-                yield message
-        await subscription.unsubscribe()
+        async for message in every_message(client, stream, api=api_prefix(), deadline=DEADLINE):
+            yield message
 
 
 async def last_sequence(server: EmbeddedNats, stream: str, subject: str) -> int:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from nats.js.api import AckPolicy, ConsumerConfig
 
 from edge_agent.core.records import Lane
 from edge_agent.delivery.fast_path import FastPath
@@ -22,12 +21,13 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
+from shared.nats.jetstream_api import api_prefix
+from shared.nats.stream_messages import every_message
 from tests.support.linked_server import DEADLINE, LinkedServer
 from tests.support.waiting import until
 
 STREAM = "FLEET"
 EMPTY = {lane: LaneDepth() for lane in Lane}
-FETCH = 500
 
 
 class Stored(NamedTuple):
@@ -59,16 +59,10 @@ class Region(LinkedServer):
 
     async def stored(self) -> list[Stored]:
         """Read all of FLEET."""
-        left = await self.stored_count()
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True)
-        subscription = await self.client.jetstream().pull_subscribe("fleet.>", stream=STREAM, config=config)
-        found: list[Stored] = []
-        while len(found) < left:
-            for message in await subscription.fetch(FETCH, timeout=DEADLINE):
-                sequence = message.metadata.sequence.stream
-                found.append(Stored(sequence, message.subject, message.data, message.headers or {}))
-        await subscription.unsubscribe()
-        return found
+        return [
+            Stored(message.metadata.sequence.stream, message.subject, message.data, message.headers or {})
+            async for message in every_message(self.client, STREAM, api=api_prefix(), deadline=DEADLINE)
+        ]
 
     async def forgets_ids(self) -> None:
         """Wait until FLEET has forgotten every message id it knows: it forgets them in the order they came."""

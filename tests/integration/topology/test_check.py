@@ -70,7 +70,7 @@ class Watched(NamedTuple):
         async def is_there() -> bool:
             return (await self.checked())[0] == code
 
-        await until(is_there, f"check ends with {code}", 60)
+        await until(is_there, f"check ends with {code}", 180)
         return (await self.checked())[1]
 
 
