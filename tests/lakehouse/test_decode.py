@@ -19,7 +19,7 @@ from aggregator.scenarios.fleet_nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
 from shared.thresholds import Thresholds
-from tests.support.hub import Block, Message, said
+from tests.support.lakehouse.hub import Block, Message, said
 
 AT = parse_instant("2026-02-03T04:05:06.000007Z")
 DUB1 = Block("eu-west", "dub1")

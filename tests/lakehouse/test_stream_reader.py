@@ -26,7 +26,7 @@ from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
 from shared.instants import SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath
-from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
+from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
 
 MIDNIGHT = parse_instant("2026-02-01T00:00:00Z")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from aggregator.scenarios.commands import SCENARIOS
 from aggregator.scenarios.telling import Telling
-from tests.support.aggregator_command import muster, ran, refused
+from tests.support.topology.aggregator_command import muster, ran, refused
 
 DEADLINE = 420.0
 

@@ -18,9 +18,9 @@ from aggregator.topology.plan.text import untaken
 from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.settings import load_settings
-from tests.support.aggregator_command import ran, refused
-from tests.support.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
-from tests.support.regions import REGIONS, answers, client_of, federation, holds, stream
+from tests.support.topology.aggregator_command import ran, refused
+from tests.support.topology.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
+from tests.support.topology.regions import REGIONS, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 HEADERS = {"Nats-Msg-Id": "one", "Muster-Reason": "new", "X-Odd": "Zürich, café"}

@@ -6,7 +6,7 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.model import DesiredConsumer, DesiredStream, Place
 from aggregator.topology.plan.durable_sources import settled
 from shared.settings import SettingsError
-from tests.support.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
+from tests.support.topology.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
 
 
 def test_each_fleet_listens_to_its_own_region_only() -> None:

@@ -12,7 +12,7 @@ from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
-from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
 
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
 GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'

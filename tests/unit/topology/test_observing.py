@@ -15,7 +15,7 @@ from aggregator.topology.plan.changes import plan
 from aggregator.topology.settings import TopologySettings
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
 from shared.settings import parse_settings
-from tests.support.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
+from tests.support.topology.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
 
 GATHERED = """
     [[stream]]
