@@ -91,7 +91,7 @@ class _Ahead:
 
     def begin(self, span: Span) -> None:
         """Begin to read ``span``."""
-        self._reading = self._thread.submit(self._read, span, self._place.anew())
+        self._reading = self._thread.submit(self._read, span, self._place.for_next_reading())
 
     def take(self, span: Span) -> StagedFiles:
         """Give what was read of ``span``, which was begun unless it is the first."""

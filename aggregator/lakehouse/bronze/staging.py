@@ -101,7 +101,7 @@ class Place(msgspec.Struct, frozen=True):
         described = base64.b64encode(schema.serialize().to_pybytes()).decode()
         return cls(location, directory, described, after, uuid4().hex)
 
-    def anew(self) -> "Place":
+    def for_next_reading(self) -> "Place":
         """Give the same place for another reading."""
         return msgspec.structs.replace(self, reading=uuid4().hex)
 

@@ -233,7 +233,7 @@ async def test_a_change_that_a_sealed_stream_does_not_take_is_not_told_as_applie
         settings = load_settings(path, TopologySettings)
         wanted, done = desired(settings), list[Change]()
         async with await client_of(servers.hub) as hub, connections(settings) as opened:
-            todo = plan(wanted, await observe(wanted, opened, with_strays=True))
+            todo = plan(wanted, await observe(wanted, opened, with_orphans=True))
             await sealed(hub, "FLEET", "$JS.us-east.API")
             now = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"] | {"max_age": 5 * 86_400 * 10**9}
             changes = [

@@ -9,7 +9,7 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.model import HUB, Desired, DesiredStream, Place
 from aggregator.topology.observed.state import Found, FoundConsumer, FoundStream, Replication, StreamState
 from aggregator.topology.plan.changes import Change, plan
-from aggregator.topology.plan.durable_sources import settled
+from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
 
@@ -39,7 +39,7 @@ def nothing(*places: Place) -> Found:
 def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
     """Answer as a server would after ``wanted`` was applied; ``changed`` lays other configuration over a stream's."""
     found = nothing(*{each.place for each in wanted})
-    for each in settled(wanted, found):
+    for each in with_durable_sources(wanted, found):
         if isinstance(each, DesiredStream):
             config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
             found.streams[each.place, each.name] = FoundStream(

@@ -32,7 +32,7 @@ class Step(msgspec.Struct, frozen=True):
         return bool(self.found == self.expected)
 
 
-class Telling:
+class Narrator:
     """What was shown so far; everything is told at once to whoever watches.
 
     Sentences are broken to ``width`` columns. Tables never are: where one is too wide, its columns move together. 0: as
