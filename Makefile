@@ -32,7 +32,7 @@ bench-quick: environment ## Measure at small sizes, in under two minutes
 	@$(BIN)/python -m tests.bench --quick $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
 
 docs: environment ## Write docs/reference out of the code, and build the manual (build/docs/html) and its man pages
-	@$(BIN)/python -m tests.support.reference
+	@$(BIN)/python -m tests.support.documents.reference
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -E -d build/docs/read -b html docs build/docs/html
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/docs/read -b man docs build/docs/man
 

@@ -6,7 +6,7 @@ consumers keep working. Instants on the wire end in ``_us``: integer microsecond
 
 import re
 from enum import StrEnum
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,6 +29,7 @@ CHORIA_EVENTS = {
     AdvisoryKind.RECOVERED: "recover",
     AdvisoryKind.RETIRED: "expire",
 }
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 KINDS_BY_CHORIA_EVENT = {event: kind for kind, event in CHORIA_EVENTS.items()}
 
 
@@ -103,9 +104,9 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last_seen_us: int
     stream: str
     incarnation: str
-    sequence: int
-    opening_sequence: int
-    ordinal: int
+    sequence: Int64
+    opening_sequence: Int64
+    ordinal: Int64
     rebuilt: bool = False
     by_operator: bool | UnsetType = UNSET
     unheard_until_us: int | UnsetType = UNSET

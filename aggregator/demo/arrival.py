@@ -21,7 +21,7 @@ from shared.nats.jetstream_api import RequestFailed, request_json
 
 _POLL: Final = 0.2
 _REQUEST_DEADLINE: Final = 5.0
-_SETTLED_FOR: Final = 5.0
+_QUIET_FOR: Final = 5.0
 
 
 class NotInTime(Exception):
@@ -55,7 +55,7 @@ async def until_archived(hub_url: str, topology_file: Path, story: Story, deadli
             for region, each in found.items():
                 if not (each.acknowledged and each.lacking) or region in wanted_again:
                     left_out_since.pop(region, None)
-                elif now - left_out_since.setdefault(region, now) > _SETTLED_FOR:
+                elif now - left_out_since.setdefault(region, now) > _QUIET_FOR:
                     wanted_again.add(region)
                     text = f"its server left out {each.lacking} records of {region}: they are wanted again"
                     story.event(scenario.HUB, text, Tone.STRONG)

@@ -7,16 +7,17 @@ stream, byte for byte. Agents count what they forward and number their advisorie
 import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
 
 import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import AckPolicy, ConsumerConfig
 
 from aggregator.demo import scenario
 from aggregator.demo.live import AgentStatus
 from aggregator.demo.stage import Stage, connected
-from aggregator.demo.watch import ARCHIVE, stream_state
+from aggregator.demo.watch import ARCHIVE
+from shared.nats.jetstream_api import api_prefix
+from shared.nats.stream_messages import every_message
 from shared.subjects import RecordType, parse_subject
 from shared.wire import (
     ORIGIN_HEADER,
@@ -29,7 +30,6 @@ from shared.wire import (
     parse_origin_header,
 )
 
-_BATCH = 500
 _DEADLINE = 10.0
 _REGISTRATION = "REGISTRATION"
 
@@ -163,16 +163,11 @@ async def _compare_with_stream(site: str, digests: dict[int, bytes], stage: Stag
 
 async def _messages(url: str, stream: str, domain: str) -> AsyncIterator[Msg]:
     """Read a whole stream."""
-    client: Client = await connected(url)
+    client = await connected(url)
     try:
-        last = (await stream_state(client, stream, domain)).last_sequence
-        reader = await client.jetstream().pull_subscribe(
-            "", stream=stream, config=ConsumerConfig(ack_policy=AckPolicy.NONE)
-        )
-        sequence = 0
-        while sequence < last:
-            for message in await reader.fetch(_BATCH, timeout=_DEADLINE):
-                sequence = message.metadata.sequence.stream
+        messages = every_message(client, stream, api=api_prefix(domain), deadline=_DEADLINE)
+        async with aclosing(messages):
+            async for message in messages:
                 yield message
     finally:
         await client.close()

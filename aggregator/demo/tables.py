@@ -64,7 +64,7 @@ class Times(msgspec.Struct, frozen=True):
         return (self.up + self.down) / max(1, self.up + self.down + self.unknown)
 
 
-class Told(msgspec.Struct, frozen=True):
+class TableFigures(msgspec.Struct, frozen=True):
     """What the tables say of each sender and of what was watched, imports left out. Instants in microseconds."""
 
     known_through: int
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True):
     unknown: dict[str, list[Span]]
 
 
-class Published(Told, frozen=True):
+class Published(TableFigures, frozen=True):
     """What else the demo holds against each other; ``uneven_days`` counts days whose parts do not add up.
 
     The sums over sites and the fleet have imports in them: these tables cannot tell.
@@ -86,7 +86,7 @@ class Published(Told, frozen=True):
     uneven_days: int
 
 
-def read_senders(warehouse: Path, catalog: CatalogSettings) -> Told:
+def read_senders(warehouse: Path, catalog: CatalogSettings) -> TableFigures:
     """Read of each sender in the tables below ``warehouse``, or in those that ``catalog`` names.
 
     Raise TablesUnreadable.
@@ -114,12 +114,12 @@ def longest_silence(warehouse: Path, catalog: CatalogSettings) -> int:
         return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
 
 
-def _told(tables: Tables) -> Told:
+def _told(tables: Tables) -> TableFigures:
     known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
     coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
     for site, started_at, ended_at, known in tables.rows(_COVERAGE):
         coverage[known][site].append((started_at, ended_at))
-    return Told(known_through, _figures(tables, known_through), coverage[True], coverage[False])
+    return TableFigures(known_through, _figures(tables, known_through), coverage[True], coverage[False])
 
 
 def _times(sums: Iterable[Decimal]) -> Times:

@@ -82,7 +82,7 @@ class HubWatch:
         before = 0
         while True:
             await asyncio.sleep(_TELL_INTERVAL)
-            self.tell_arrived(settled_for=_TELL_INTERVAL)
+            self.tell_arrived(quiet_for=_TELL_INTERVAL)
             if self._story.is_quiet:
                 archived = before
                 with suppress(RequestFailed):
@@ -91,11 +91,11 @@ class HubWatch:
                 self._story.say(f"... {news}", Tone.DIM)
                 before = archived
 
-    def tell_arrived(self, settled_for: float = 0.0) -> None:
-        """Tell what has arrived and was not told, but for groups that grew within the last ``settled_for`` seconds."""
+    def tell_arrived(self, quiet_for: float = 0.0) -> None:
+        """Tell what has arrived and was not told, but for groups that grew within the last ``quiet_for`` seconds."""
         now = time.monotonic()
         for (site, kind), group in sorted(self._arrived.items(), key=lambda item: (item[0][0], item[0][1].rank)):
-            if now - group.grew_at >= settled_for or now - group.began_at > _LONGEST_WAIT:
+            if now - group.grew_at >= quiet_for or now - group.began_at > _LONGEST_WAIT:
                 self._story.event(site, f"Muster: {group.told(kind)}", _TONES[kind])
                 del self._arrived[site, kind]
 

@@ -21,7 +21,7 @@ from aggregator.lakehouse.bronze.staged_files import place_of
 from aggregator.lakehouse.bronze.writer import Counts
 from aggregator.lakehouse.derive import contest_report, losses, time_report
 from aggregator.lakehouse.derive.accounting import AccountingError
-from aggregator.lakehouse.derive.checkpoint import ground_of, recipe_of
+from aggregator.lakehouse.derive.checkpoint import checkpoint_of, recipe_of
 from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.caches import default_cache
@@ -33,7 +33,7 @@ from aggregator.lakehouse.spark.stopping import until_stopped
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
-from aggregator.lakehouse.unchanged import reached_by_all, settled_at, tables_at
+from aggregator.lakehouse.unchanged import position_if_unchanged, reached_by_all, tables_at
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.catalog import check_reachable
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
@@ -110,12 +110,12 @@ def roll_up_in(
     with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         # Under the lock: what was looked at before may lie behind what another job has read since.
         provision.prepare(spark)
-        stands = commits.positions(spark, BRONZE)
-        hub = asyncio.run(until_stopped(_look_at(settings, stands.values()), check))
-        plan = plan_reading(list(stands.values()), hub.archive, hub.report, request.accept_loss)
-        asyncio.run(until_stopped(_check_past(settings, stands.values()), check))
-        counts, position = _take_what_is_new(spark, settings, hub, plan, stands, progress)
-        known_before = min((each.known_through for each in stands.values()), default=0)
+        positions = commits.positions(spark, BRONZE)
+        hub = asyncio.run(until_stopped(_look_at(settings, positions.values()), check))
+        plan = plan_reading(list(positions.values()), hub.archive, hub.report, request.accept_loss)
+        asyncio.run(until_stopped(_check_past(settings, positions.values()), check))
+        counts, position = _take_what_is_new(spark, settings, hub, plan, positions, progress)
+        known_before = min((each.known_through for each in positions.values()), default=0)
         bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
         contested = tuple(contest_report.lines(spark, known_before))
         is_astray = counts.ahead or counts.backdated
@@ -133,7 +133,7 @@ def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -
     """
     began = time.monotonic()
     # Before the hub is looked at, which only grows meanwhile.
-    position = settled_at(warehouse(settings), settings.lakehouse)
+    position = position_if_unchanged(warehouse(settings), settings.lakehouse)
     if position is None:
         return None
     hub = asyncio.run(until_stopped(_look_at(settings, [position]), check))
@@ -172,29 +172,29 @@ def bring_up_to_date(
     """
     effort.fit(spark, _RECORDS, 0, settings.lakehouse.spark)
     whole_run = commits.last_whole_run(spark)
-    stands = commits.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
-    imported = stands.get(IMPORTS.name)
+    positions = commits.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
+    imported = positions.get(IMPORTS.name)
     if position is None:
-        position = reached_by_all(stands)
+        position = reached_by_all(positions)
     interval = settings.lakehouse.registration_interval
     recipe = recipe_of(interval, imported, losses.spans(spark, position))
-    ground = None if full else ground_of(spark, whole_run, recipe, position, imported)
+    checkpoint = None if full else checkpoint_of(spark, whole_run, recipe, position, imported)
     wanted = tables_at(position, imported)
-    if ground is not None and whole_run.positions == wanted:
+    if checkpoint is not None and whole_run.positions == wanted:
         return position
     here = commits.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
     derivation = Derivation(spark, position, imported, interval, progress)
     written: tuple[Table, ...] = ()
     try:
         if imported is not None and (
-            ground is None or any(stands.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
+            checkpoint is None or any(positions.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
         ):
             derive_from_imports(spark, imported, progress)
             written = DERIVED_FROM_IMPORTS
-        if ground is None or ground.position != position:
-            effort.cut(spark, _RECORDS, whole_run.snapshots if ground else None, settings.lakehouse.spark)
+        if checkpoint is None or checkpoint.position != position:
+            effort.cut(spark, _RECORDS, whole_run.snapshots if checkpoint else None, settings.lakehouse.spark)
             progress(f"deriving intervals, coverage and availability through {position.sequence}")
-            derivation.run(ground)
+            derivation.run(checkpoint)
     except AccountingError as error:
         # Sums of what two jobs have written prove nothing, and what the other wrote is not to be taken back.
         commits.check_own(spark, here, derivation.written)
@@ -239,11 +239,11 @@ def _keep_up(spark: SparkSession, settings: AggregatorSettings, progress: Progre
 
 
 async def _look_at(
-    settings: AggregatorSettings, stands: Collection[HubPosition] | None = None, pauses: Collection[float] = PAUSES
+    settings: AggregatorSettings, positions: Collection[HubPosition] | None = None, pauses: Collection[float] = PAUSES
 ) -> Hub:
     """Ask what the hub's streams hold; the archive again after ``pauses`` while its mirror seems to be ahead of it.
 
-    Of a mirror with holes, what is of use to tables that stand at ``stands``, where these are given.
+    Of a mirror with holes, what is of use to tables that stand at ``positions``, where these are given.
     """
     reading = settings.lakehouse.reading
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE, reading=reading) as reader:
@@ -257,14 +257,14 @@ async def _look_at(
             # A server that has just come to lead the archive may have something still to take.
             await asyncio.sleep(pause)
             archive = await reader.state(settings.lakehouse.archive_stream, PAUSES)
-        if stands is not None:
-            report = await in_one_piece(reader, report, archive, reached(stands))
+        if positions is not None:
+            report = await in_one_piece(reader, report, archive, reached(positions))
         return Hub(archive, report)
 
 
-async def _check_past(settings: AggregatorSettings, stands: Collection[HubPosition]) -> None:
+async def _check_past(settings: AggregatorSettings, positions: Collection[HubPosition]) -> None:
     async with StreamReader(settings.hub, deadline=CONNECT_DEADLINE) as reader:
-        await check_past(reader, stands)
+        await check_past(reader, positions)
 
 
 async def _archived_at(settings: AggregatorSettings, hub: Hub, sequence: int) -> int:
@@ -281,16 +281,16 @@ def _take_what_is_new(
     settings: AggregatorSettings,
     hub: Hub,
     plan: ReadingPlan,
-    stands: Mapping[str, HubPosition],
+    positions: Mapping[str, HubPosition],
     progress: Progress,
 ) -> tuple[Counts, HubPosition]:
     """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in.
 
-    ``stands`` tells where the bronze tables stand.
+    ``positions`` tells where the bronze tables stand.
     """
-    known_through = min((each.known_through for each in stands.values()), default=0)
+    known_through = min((each.known_through for each in positions.values()), default=0)
     position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
-    done = writer.begin(spark, position, stands)
+    done = writer.begin(spark, position, positions)
     if plan.lost is not None:
         resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
         losses.record(spark, plan.lost, position, resumed_at)
@@ -302,10 +302,11 @@ def _take_what_is_new(
     place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
     reading = settings.lakehouse.reading
     source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
-    with closing(read_chunks(spark, source, _chunks(plan, hub.report), place)) as chunks:
+    spans, choria_region = _chunks(plan, hub.report), settings.lakehouse.choria_region
+    with closing(read_chunks(spark, source, spans, place, choria_region)) as chunks:
         for chunk in chunks:
             end = msgspec.structs.replace(position, sequence=chunk.span.last)
-            taken, position = writer.take(spark, chunk, end, done, settings.lakehouse.choria_region)
+            taken, position = writer.take(spark, chunk, end, done)
             done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}
             counts += taken
             read = chunk.span.last - plan.wanted.first + 1

@@ -37,12 +37,12 @@ _FOR_A_RUN = (
 )
 
 
-def settled_at(warehouse: Path, settings: LakehouseSettings) -> HubPosition | None:
+def position_if_unchanged(warehouse: Path, settings: LakehouseSettings) -> HubPosition | None:
     """Give the hub's position at which all tables stand, with nothing left to do for a run; None where there is."""
     try:
         opened, _ = open_catalog(warehouse, settings.catalog)
         with closing(opened):
-            return _Tables(opened, settings).settled_at()
+            return _Tables(opened, settings).position_if_unchanged()
     except _FOR_A_RUN:
         return None
 
@@ -70,7 +70,7 @@ class _Tables:
     def __init__(self, opened: Catalog, settings: LakehouseSettings) -> None:
         self._catalog, self._settings = opened, settings
 
-    def settled_at(self) -> HubPosition | None:
+    def position_if_unchanged(self) -> HubPosition | None:
         recorded = self._load(POSITIONS)
         snapshot = recorded.current_snapshot()
         if snapshot is None or snapshot.summary is None:

@@ -10,7 +10,7 @@ import click
 
 from aggregator.demo.processes import CommandFailed
 from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
-from aggregator.scenarios.telling import Telling
+from aggregator.scenarios.narrator import Narrator
 from aggregator.topology.apply import ApplyFailed
 from shared.command_group import examples
 from shared.embedded.server import ServerFailed
@@ -21,7 +21,7 @@ from shared.terminal import echo, width
 class Scenario(NamedTuple):
     """How one is played, what it shows, and which documentation it follows."""
 
-    play: Callable[[Path, Telling], Coroutine[Any, Any, None]]
+    play: Callable[[Path, Narrator], Coroutine[Any, Any, None]]
     shows: str
     source: str
 
@@ -72,10 +72,10 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
     A step that comes as it should is marked with +. One that does not is marked with !, and the exit code is 1.
     What the documentation says otherwise stands below the step.
     """
-    telling = Telling(echo, width=width(), stays=stay)
+    narrator = Narrator(echo, width=width(), stays=stay)
     if directory is None:
         with tempfile.TemporaryDirectory(prefix="muster-") as made:
-            _play(name, Path(made), telling)
+            _play(name, Path(made), narrator)
     else:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -83,18 +83,18 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
             raise click.ClickException(f"{directory}: cannot be made: {error.strerror}") from error
         if any(directory.iterdir()):
             raise click.ClickException(f"{directory} is not empty: name another place with --dir")
-        _play(name, directory, telling)
-    wrong = sum(not step.holds for step in telling.steps)
-    echo(f"\n{len(telling.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
+        _play(name, directory, narrator)
+    wrong = sum(not step.holds for step in narrator.steps)
+    echo(f"\n{len(narrator.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
     if directory is not None:
         echo(f"{directory} keeps settings, stores and maps")
     raise SystemExit(1 if wrong else 0)
 
 
-def _play(name: str, directory: Path, telling: Telling) -> None:
+def _play(name: str, directory: Path, narrator: Narrator) -> None:
     played = SCENARIOS[name]
-    telling.introduce(f"{name}: {played.shows}", f"as in: {played.source}")
+    narrator.introduce(f"{name}: {played.shows}", f"as in: {played.source}")
     try:
-        asyncio.run(played.play(directory.absolute(), telling))
+        asyncio.run(played.play(directory.absolute(), narrator))
     except (ServerFailed, CommandFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
         raise click.ClickException(str(error)) from error

@@ -10,33 +10,33 @@ from aggregator.scenarios import edge_accounts, edge_domains, edge_outages, edge
 from aggregator.scenarios.edge_network import HUB, SPOKES, network
 from aggregator.scenarios.edge_scene import Credentials, Scene
 from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream
-from aggregator.scenarios.telling import Telling
 
 Part = Callable[[Scene, JetStream, tuple[JetStream, JetStream]], Awaitable[None]]
 
 
-async def play(directory: Path, telling: Telling) -> None:
+async def play(directory: Path, narrator: Narrator) -> None:
     """Play it in ``directory``: topology.toml, both maps and the users' credentials stay there."""
     operator, test = Operator("OP"), Account("TEST")
     credentials = Credentials(directory / "creds")
-    telling.chapter("Three clusters of three servers; the spokes' leaf nodes join the system account and TEST")
+    narrator.chapter("Three clusters of three servers; the spokes' leaf nodes join the system account and TEST")
     async with network(directory / "domains", operator, credentials, [test], domains=True) as apart:
         await apart.started()
-        scene = Scene(directory, operator, credentials, apart, test, telling)
+        scene = Scene(directory, operator, credentials, apart, test, narrator)
         await edge_system.with_domains(scene, operator.system)
         # The others start while these are at work.
         async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
             await _across_domains(scene, edge_domains.play, edge_outages.links_cut, edge_outages.hub_down)
-            telling.chapter("Meanwhile: as many other servers, without domains, whose JetStreams are one")
+            narrator.chapter("Meanwhile: as many other servers, without domains, whose JetStreams are one")
             await merged.started()
-            without = Scene(directory / "merged", operator, credentials, merged, test, telling)
+            without = Scene(directory / "merged", operator, credentials, merged, test, narrator)
             await edge_system.without_domains(without, operator.system)
         await edge_outages.catch_up(scene)
         await edge_accounts.play(scene)
         at_each = (scene.nats_command(test, cluster, "stream report") for cluster in (HUB, *SPOKES))
         servers = scene.nats_command(operator.system, HUB, "server list")
-        await telling.stay(scene.topology.way, servers, *at_each)
+        await narrator.stay(scene.topology.way, servers, *at_each)
 
 
 async def _across_domains(scene: Scene, *parts: Part) -> None:

@@ -62,8 +62,8 @@ async def play(scene: Scene) -> None:
 
 
 async def _across(scene: Scene) -> None:
-    test, importer, telling = scene.test, Account("IMPORTER"), scene.telling
-    telling.chapter("Across accounts: IMPORTER, made while the servers run, mirrors TEST's aggregate")
+    test, importer, narrator = scene.test, Account("IMPORTER"), scene.narrator
+    narrator.chapter("Across accounts: IMPORTER, made while the servers run, mirrors TEST's aggregate")
     test.lend_service(_CONSUMERS)
     test.lend_stream("deliver.>")
     importer.take_service(test, _CONSUMERS, "JS.test@hub.API.CONSUMER.>")
@@ -72,13 +72,13 @@ async def _across(scene: Scene) -> None:
     scene.place("IMPORTER", importer, HUB)
     await scene.topology.apply(_IN_TEST + layout.CROSS_ACCOUNT)
     async with scene.connected(importer) as as_importer:
-        await telling.comes("crossacc has what aggregate has", lambda: as_importer.count("crossacc"), HELD)
+        await narrator.comes("crossacc has what aggregate has", lambda: as_importer.count("crossacc"), HELD)
         await _consume(scene, importer, as_importer)
 
 
 async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> None:
-    test, telling = scene.test, scene.telling
-    telling.chapter("A durable consumer shared: TEST lends its next message and its acknowledgements, and no more")
+    test, narrator = scene.test, scene.narrator
+    narrator.chapter("A durable consumer shared: TEST lends its next message and its acknowledgements, and no more")
     test.end_services()
     importer.end_services()
     test.lend_service(f"$JS.hub.API.{_NEXT}")
@@ -89,21 +89,21 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
     async with scene.connected(test) as as_test:
         config = {"durable_name": "DUR", "ack_policy": "explicit", "deliver_policy": "all"}
         await as_test.insist("CONSUMER.CREATE.aggregate.DUR", {"stream_name": "aggregate", "config": config})
-        await telling.comes("the first of them", _first(as_importer), FIRST)
+        await narrator.comes("the first of them", _first(as_importer), FIRST)
         read = [1]
 
         async def fetched() -> int:
             read.append(len(await _fetched(as_importer, HELD - sum(read))))
             return sum(read)
 
-        await telling.comes("IMPORTER reads by the API prefix from.test.API", fetched, HELD)
+        await narrator.comes("IMPORTER reads by the API prefix from.test.API", fetched, HELD)
 
         async def left() -> list[int]:
             info = await as_test.request("CONSUMER.INFO.aggregate.DUR")
             return [info["num_pending"], info["num_ack_pending"]]
 
-        await telling.comes("left for it: pending, not acknowledged", left, [0, 0])
-    telling.show(
+        await narrator.comes("left for it: pending, not acknowledged", left, [0, 0])
+    narrator.show(
         "it may ask about the consumer",
         await _answers(as_importer, "from.test.API.CONSUMER.INFO.aggregate.DUR"),
         False,
@@ -131,9 +131,9 @@ def _first(jetstream: JetStream) -> Callable[[], Awaitable[dict[str, str | int]]
 
 
 async def _through(scene: Scene) -> None:
-    telling, exchange = scene.telling, Account("EXCACC", jetstream=False)
+    narrator, exchange = scene.narrator, Account("EXCACC", jetstream=False)
     hub, leaf = Account("HUBACC"), Account("LEAFACC")
-    telling.chapter("Through an account: one LEAFACC for all spokes, which EXCACC alone connects with HUBACC")
+    narrator.chapter("Through an account: one LEAFACC for all spokes, which EXCACC alone connects with HUBACC")
     await scene.push("servers that took three accounts, not connected yet", exchange, hub, leaf)
     scene.net.join([scene.test, exchange])
     _connect(exchange, hub, leaf)
@@ -147,7 +147,7 @@ async def _through(scene: Scene) -> None:
             return [spoke for spoke in SPOKES if await as_hub.reaches(f"leafacc.{spoke}")]
 
         note = "servers are restarted for another leaf node remote. Today they take it while they run (SIGHUP)"
-        await telling.comes("HUBACC reaches LEAFACC's JetStream in", reached, list(SPOKES), note)
+        await narrator.comes("HUBACC reaches LEAFACC's JetStream in", reached, list(SPOKES), note)
         await _isolated(scene, leaf, as_hub)
 
 
@@ -166,14 +166,14 @@ def _connect(exchange: Account, hub: Account, leaf: Account) -> None:
 
 
 async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
-    telling, topology = scene.telling, scene.topology
+    narrator, topology = scene.narrator, scene.topology
     everything = _IN_TEST + layout.CROSS_ACCOUNT + layout.ISOLATED
     placed = {}
     for spoke in SPOKES:
         config = {"name": "test", "subjects": ["test"], "num_replicas": 3}
         subject = f"$JS.leafacc.{spoke}.API.STREAM.CREATE.test"
         placed[f"leafacc.{spoke}"] = (await insist(as_hub.client, subject, config))["cluster"]["name"]
-    telling.show(
+    narrator.show(
         "HUBACC makes a stream test by each domain's name, in", placed, {f"leafacc.{spoke}": spoke for spoke in SPOKES}
     )
     await topology.apply(everything)
@@ -186,37 +186,37 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
             await until_heard(as_leaf, "test", spoke)
             await publish(as_leaf, "test")
     isolated = {f"LEAFACC-{spoke}/test": COUNT for spoke in SPOKES}
-    await telling.comes("ten at each spoke stay there", held, isolated)
+    await narrator.comes("ten at each spoke stay there", held, isolated)
     async with scene.connected(leaf) as as_leaf:
         await publish(as_leaf, "test")
-    await telling.comes("ten of LEAFACC at the hub reach neither", held, isolated)
+    await narrator.comes("ten of LEAFACC at the hub reach neither", held, isolated)
     await topology.apply(everything + layout.THROUGH_ACCOUNTS)
-    await telling.comes("HUBACC's aggregate has the spokes' twenty", held, isolated | {"HUBACC/aggregate": 2 * COUNT})
+    await narrator.comes("HUBACC's aggregate has the spokes' twenty", held, isolated | {"HUBACC/aggregate": 2 * COUNT})
 
 
 async def _draw(scene: Scene) -> None:
-    telling, topology = scene.telling, scene.topology
-    telling.chapter("The reports and the map: muster-aggregator report --dot replication.dot")
+    narrator, topology = scene.narrator, scene.topology
+    narrator.chapter("The reports and the map: muster-aggregator report --dot replication.dot")
     reports: list[Report] = []
 
     async def whole() -> list[str]:
         reports.append(await topology.report())
         return [row.stream for row in reports[-1].replication if row.behind == 0 and not row.error]
 
-    await telling.comes("copies that have all of their origins", whole, _COPIES)
+    await narrator.comes("copies that have all of their origins", whole, _COPIES)
     report = reports[-1]
-    telling.output(format_report(report, telling.room))
+    narrator.output(format_report(report, narrator.room))
     topology.path.with_name("replication.dot").write_text(replication_graph(report), encoding="utf-8")
     if not all(row.healthy for row in report.replication):
-        telling.sentence("after the hub was down, a mirror that has nothing to take may not be heard for a while")
+        narrator.sentence("after the hub was down, a mirror that has nothing to take may not be heard for a while")
 
-    telling.chapter("A map of the accounts, too: who lends what to whom, and what leaf nodes join (accounts.dot)")
+    narrator.chapter("A map of the accounts, too: who lends what to whom, and what leaf nodes join (accounts.dot)")
     joined = [account.name for account in scene.net.joined]
     graph = account_graph(list(scene.accounts.values()), HUB, SPOKES, joined)
     topology.path.with_name("accounts.dot").write_text(graph, encoding="utf-8")
     arrows = sorted(line.split(" [")[0].strip().replace('"', "") for line in graph.splitlines() if " -> " in line)
-    telling.show("arrows", arrows, _ARROWS)
-    telling.show("what leaf nodes join", joined, ["SYS", "TEST", "EXCACC"])
+    narrator.show("arrows", arrows, _ARROWS)
+    narrator.show("what leaf nodes join", joined, ["SYS", "TEST", "EXCACC"])
 
 
 async def _fetched(jetstream: JetStream, most: int) -> list[Msg]:

@@ -9,8 +9,8 @@ import msgspec
 from aggregator.scenarios import edge_layout as layout
 from aggregator.scenarios.edge_network import HUB, SPOKES
 from aggregator.scenarios.edge_scene import Scene
+from aggregator.scenarios.narrator import DEADLINE
 from aggregator.scenarios.stage import JetStream, Topology
-from aggregator.scenarios.telling import DEADLINE
 from aggregator.topology.report.tables import Report
 from aggregator.topology.report.text import format_report
 from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json
@@ -84,14 +84,14 @@ async def play(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetS
 
 
 async def _command_and_control(scene: Scene, at_hub: JetStream) -> None:
-    topology, telling = scene.topology, scene.telling
-    telling.chapter("Command and control: the hub's cnc, mirrored into each spoke")
+    topology, narrator = scene.topology, scene.narrator
+    narrator.chapter("Command and control: the hub's cnc, mirrored into each spoke")
     await topology.apply(layout.COMMANDS)
     await until_heard(at_hub, "cnc", HUB)
     await publish(at_hub, "cnc")
-    await telling.comes("the hub is told something, ten times", lambda: at_hub.count("cnc"), COUNT)
+    await narrator.comes("the hub is told something, ten times", lambda: at_hub.count("cnc"), COUNT)
     await topology.apply(layout.CNC)
-    await telling.comes(
+    await narrator.comes(
         "each spoke has what the hub was told before, in a stream of one name in two domains",
         counts_in(topology),
         CNC_COUNTS,
@@ -99,8 +99,8 @@ async def _command_and_control(scene: Scene, at_hub: JetStream) -> None:
 
 
 async def _gather(scene: Scene, at_hub: JetStream, at_spoke: JetStream) -> None:
-    topology, telling = scene.topology, scene.telling
-    telling.chapter("The same subject in both spokes: domains do not hold messages back")
+    topology, narrator = scene.topology, scene.narrator
+    narrator.chapter("The same subject in both spokes: domains do not hold messages back")
     await topology.apply(layout.CNC + layout.SHARED_SUBJECT)
 
     async def stored() -> Counts:
@@ -109,22 +109,22 @@ async def _gather(scene: Scene, at_hub: JetStream, at_spoke: JetStream) -> None:
     for publisher in (at_spoke, at_hub):
         await until_heard(publisher, "test", *SPOKES)
     await publish(at_hub, "test")
-    await telling.comes("ten at the hub are stored in both", stored, {"spoke-1/test": 10, "spoke-2/test": 10})
+    await narrator.comes("ten at the hub are stored in both", stored, {"spoke-1/test": 10, "spoke-2/test": 10})
     await publish(at_spoke, "test")
-    await telling.comes("ten at spoke-1 too", stored, {"spoke-1/test": 20, "spoke-2/test": 20})
+    await narrator.comes("ten at spoke-1 too", stored, {"spoke-1/test": 20, "spoke-2/test": 20})
     await topology.apply(layout.CNC + layout.SHARED_SUBJECT + layout.AGGREGATE)
-    await telling.comes("so the aggregate has each twice", lambda: at_hub.count("aggregate"), 40)
+    await narrator.comes("so the aggregate has each twice", lambda: at_hub.count("aggregate"), 40)
 
 
 async def _back_up(scene: Scene, at_spoke: JetStream) -> None:
-    topology, telling = scene.topology, scene.telling
-    telling.chapter("spoke-1's stream, backed up in spoke-2: copies need not follow the links")
+    topology, narrator = scene.topology, scene.narrator
+    narrator.chapter("spoke-1's stream, backed up in spoke-2: copies need not follow the links")
     laid_out = layout.CNC + layout.SHARED_SUBJECT + layout.AGGREGATE + layout.BACKUP
     await topology.apply(laid_out)
     await publish(at_spoke, "test")
-    await telling.comes(
+    await narrator.comes(
         "ten more at spoke-1",
         counts_in(topology),
         CNC_COUNTS | {"spoke-1/test": 30, "spoke-2/test": 30, "hub/aggregate": 60, "spoke-2/backup-test-spoke-1": 30},
     )
-    telling.output(format_report(await topology.report(), telling.room))
+    narrator.output(format_report(await topology.report(), narrator.room))

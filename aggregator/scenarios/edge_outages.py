@@ -23,19 +23,19 @@ _MIRRORS = (("recv-cnc",), ("recv-cnc", _BACKUP))
 
 async def links_cut(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
     """Take the leaf nodes off the hub, tell it something, and put them back."""
-    telling = scene.telling
-    telling.chapter("Leaf nodes off the hub (their remotes are taken away): what it is told meanwhile is not lost")
+    narrator = scene.narrator
+    narrator.chapter("Leaf nodes off the hub (their remotes are taken away): what it is told meanwhile is not lost")
     scene.net.cut()
 
     async def reached() -> list[str]:
         return [spoke for spoke in SPOKES if not await is_off(at_hub, spoke)]
 
-    await telling.comes("spokes that the hub reaches", reached, [])
+    await narrator.comes("spokes that the hub reaches", reached, [])
     await publish(at_hub, "cnc")
     held = _held(at_hub, at_spokes)
-    await telling.comes("ten more stay with the hub", held, {"hub": 20, "spoke-1": 10, "spoke-2": 10})
+    await narrator.comes("ten more stay with the hub", held, {"hub": 20, "spoke-1": 10, "spoke-2": 10})
     scene.net.restore()
-    await telling.comes("and come to the spokes when they are back", held, {"hub": 20, "spoke-1": 20, "spoke-2": 20})
+    await narrator.comes("and come to the spokes when they are back", held, {"hub": 20, "spoke-1": 20, "spoke-2": 20})
 
 
 async def is_off(at_hub: JetStream, domain: str) -> bool:
@@ -59,15 +59,15 @@ def _held(at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> Callable
 
 async def hub_down(scene: Scene, _at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
     """Kill the hub, publish at a spoke, and start it again."""
-    telling, (at_first, at_second) = scene.telling, at_spokes
-    telling.chapter("The hub is down: kill -9 of its three servers")
+    narrator, (at_first, at_second) = scene.narrator, at_spokes
+    narrator.chapter("The hub is down: kill -9 of its three servers")
     await scene.net.kill_cluster(HUB)
-    telling.show("whoever asks the hub gets an answer", await scene.answers(scene.test, HUB), False)
+    narrator.show("whoever asks the hub gets an answer", await scene.answers(scene.test, HUB), False)
     await publish(at_first, "test")
-    await telling.comes("spoke-1 still stores", lambda: at_first.count("test"), 4 * COUNT)
-    telling.show("spoke-2's backup has what it had", await at_second.count(_BACKUP), 3 * COUNT)
+    await narrator.comes("spoke-1 still stores", lambda: at_first.count("test"), 4 * COUNT)
+    narrator.show("spoke-2's backup has what it had", await at_second.count(_BACKUP), 3 * COUNT)
     await _silent(scene, at_spokes)
-    telling.sentence("its servers are started again; copies look for a silent origin every ten seconds")
+    narrator.sentence("its servers are started again; copies look for a silent origin every ten seconds")
     await scene.net.start_cluster(HUB)
 
 
@@ -80,11 +80,11 @@ async def _silent(scene: Scene, at_spokes: tuple[JetStream, JetStream]) -> None:
         return {name: mirror["active"] > _SILENCE for name, mirror in seen.items()}
 
     mirrors = [f"{spoke}/{name}" for spoke, names in zip(SPOKES, _MIRRORS, strict=True) for name in names]
-    await scene.telling.comes("copies have not heard from their origins for 3s", grown, dict.fromkeys(mirrors, True))
+    await scene.narrator.comes("copies have not heard from their origins for 3s", grown, dict.fromkeys(mirrors, True))
     for name, mirror in seen.items():
-        scene.telling.sentence(f"{name}: active {format_duration(mirror['active'] // 1000)}, lag {mirror['lag']}")
+        scene.narrator.sentence(f"{name}: active {format_duration(mirror['active'] // 1000)}, lag {mirror['lag']}")
     lags = {name: mirror["lag"] for name, mirror in seen.items()}
-    scene.telling.show("their lag, which is what they last heard", lags, dict.fromkeys(mirrors, 0))
+    scene.narrator.show("their lag, which is what they last heard", lags, dict.fromkeys(mirrors, 0))
 
 
 async def _mirrors(at_spokes: tuple[JetStream, JetStream]) -> Mirrors:
@@ -97,8 +97,8 @@ async def _mirrors(at_spokes: tuple[JetStream, JetStream]) -> Mirrors:
 
 async def catch_up(scene: Scene) -> None:
     """Show that the copies have come to what was missed while the hub was down."""
-    scene.telling.chapter("Back to the domains, whose hub was started again")
-    await scene.telling.comes(
+    scene.narrator.chapter("Back to the domains, whose hub was started again")
+    await scene.narrator.comes(
         "the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten",
         counts_in(scene.topology),
         dict.fromkeys(CNC_COUNTS, 2 * COUNT)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from aggregator.scenarios.edge_network import HUB, Network, push, server_names
 from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
-from aggregator.scenarios.telling import Telling
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.settings import AuthSettings, ConnectionSettings
 from shared.settings import FilePath
@@ -47,16 +47,16 @@ class Scene:
         credentials: Credentials,
         net: Network,
         test: Account,
-        telling: Telling,
+        narrator: Narrator,
     ) -> None:
         self.net = net
         self.test = test
-        self.telling = telling
+        self.narrator = narrator
         self.accounts = {operator.system.name: operator.system, test.name: test}
         self._operator = operator
         self._credentials = credentials
         head = f"[hub]\n{self._server(HUB, test)}\n"
-        self.topology = Topology(directory / "topology.toml", head, telling.sentence)
+        self.topology = Topology(directory / "topology.toml", head, narrator.sentence)
 
     def connected(self, account: Account, cluster: str = HUB) -> AbstractAsyncContextManager[JetStream]:
         """Log in to an account at the first server of a cluster."""
@@ -68,7 +68,7 @@ class Scene:
         try:
             client = await connect(settings, name="muster-scenario", deadline=_ANSWERS_WITHIN)
         except ConnectFailed as error:
-            self.telling.sentence(str(error))
+            self.narrator.sentence(str(error))
             return False
         await client.close()
         return True
@@ -92,7 +92,7 @@ class Scene:
                 return {name: len(await push(administrator.client, token)) for name, token in tokens.items()}
 
             # A leaf node that is on its way back does not hear of it the first time.
-            await self.telling.comes(claim, taken, everybody)
+            await self.narrator.comes(claim, taken, everybody)
 
     def _server(self, cluster: str, account: Account) -> str:
         servers = ", ".join(f'"{url}"' for url in self.net.urls(cluster))

@@ -22,20 +22,20 @@ _DEADLINE = 2.0
 
 async def with_domains(scene: Scene, system: Account) -> None:
     """Show all servers, and that each cluster decides for itself."""
-    telling = scene.telling
+    narrator = scene.narrator
     async with scene.connected(system) as administrator:
         client = administrator.client
 
         async def seen() -> dict[str, int]:
             return {each.name: each.nodes for each in clusters(await server_states(client, _EVERYBODY, GATHER_BRIEFLY))}
 
-        await telling.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
-        telling.output(format_servers(await server_states(client, _EVERYBODY), telling.room))
+        await narrator.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
+        narrator.output(format_servers(await server_states(client, _EVERYBODY), narrator.room))
 
         async def deciding() -> dict[str, int]:
             return await _deciding(client)
 
-        await telling.comes(
+        await narrator.comes(
             "with domains each cluster decides where its own streams are (servers that decide together)",
             deciding,
             dict.fromkeys((HUB, *SPOKES), SERVERS_EACH),
@@ -44,28 +44,30 @@ async def with_domains(scene: Scene, system: Account) -> None:
 
 async def without_domains(scene: Scene, system: Account) -> None:
     """Show that there is one JetStream, which the hub leads, and what becomes of a spoke that is cut off from it."""
-    telling = scene.telling
+    narrator = scene.narrator
     async with scene.connected(system) as administrator:
         client = administrator.client
 
         async def deciding() -> dict[str, int]:
             return await _deciding(client)
 
-        await telling.comes("all nine decide together, and the hub leads", deciding, {HUB: _EVERYBODY})
+        await narrator.comes("all nine decide together, and the hub leads", deciding, {HUB: _EVERYBODY})
         await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=REQUEST_DEADLINE)
-        await telling.comes("when its leader steps down, the hub leads again", deciding, {HUB: _EVERYBODY})
-        telling.output(format_jetstream(await jetstream_states(client, _EVERYBODY), telling.room))
+        await narrator.comes("when its leader steps down, the hub leads again", deciding, {HUB: _EVERYBODY})
+        narrator.output(format_jetstream(await jetstream_states(client, _EVERYBODY), narrator.room))
     async with scene.connected(scene.test, SPOKES[0]) as at_spoke:
         await at_spoke.insist("STREAM.CREATE.KEPT", _stream("KEPT"))
 
         async def placed() -> str:
             return str((await at_spoke.info("KEPT"))["cluster"]["name"])
 
-        await telling.comes("a stream made in spoke-1 is placed in", placed, SPOKES[0])
-        telling.chapter("Their hub is down, too")
+        await narrator.comes("a stream made in spoke-1 is placed in", placed, SPOKES[0])
+        narrator.chapter("Their hub is down, too")
         await scene.net.kill_cluster(HUB)
-        await telling.comes("what is there in spoke-1 still stores", lambda: at_spoke.stores("KEPT", "meanwhile"), True)
-        telling.show("a stream can be made there", await _makes(at_spoke.client, "NEW"), False)
+        await narrator.comes(
+            "what is there in spoke-1 still stores", lambda: at_spoke.stores("KEPT", "meanwhile"), True
+        )
+        narrator.show("a stream can be made there", await _makes(at_spoke.client, "NEW"), False)
 
 
 async def _deciding(client: Any) -> dict[str, int]:

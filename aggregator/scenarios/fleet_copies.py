@@ -2,7 +2,7 @@
 
 from aggregator.scenarios.fleet_levels import Levels
 from aggregator.scenarios.fleet_records import read
-from aggregator.scenarios.telling import Telling
+from aggregator.scenarios.narrator import Narrator
 
 COUNT = 100
 _STREAM = "LIFECYCLE"
@@ -16,9 +16,9 @@ async def publish(levels: Levels) -> None:
             await jetstream.publish(subject, f'{{"number":{number}}}')
 
 
-async def judge(levels: Levels, telling: Telling) -> None:
+async def judge(levels: Levels, narrator: Narrator) -> None:
     """Show that the region has all of it, what was there before the agents and what came since."""
-    telling.chapter("Copied whole: each city's LIFECYCLE, a file, into the region's, in memory, on other subjects")
+    narrator.chapter("Copied whole: each city's LIFECYCLE, a file, into the region's, in memory, on other subjects")
     await publish(levels)
     below = {
         city: [(each.subject.removeprefix("choria."), each.body) for each in await read(jetstream.client, _STREAM)]
@@ -33,9 +33,9 @@ async def judge(levels: Levels, telling: Telling) -> None:
         }
         return {city: of_city[city] == below[city] for city in below}
 
-    telling.show("messages", {city: len(each) for city, each in below.items()}, dict.fromkeys(below, 2 * COUNT))
-    await telling.comes("the region has all of them once, in their order", copied, dict.fromkeys(below, True))
+    narrator.show("messages", {city: len(each) for city, each in below.items()}, dict.fromkeys(below, 2 * COUNT))
+    await narrator.comes("the region has all of them once, in their order", copied, dict.fromkeys(below, True))
     storage = [
         (await jetstream.info(_STREAM))["config"]["storage"] for jetstream in (*levels.cities.values(), levels.region)
     ]
-    telling.show("where they are kept", storage, ["file", "file", "memory"])
+    narrator.show("where they are kept", storage, ["file", "file", "memory"])

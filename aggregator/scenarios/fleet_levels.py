@@ -19,8 +19,8 @@ from aggregator.scenarios.fleet_records import (
     repeated,
     typical,
 )
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream
-from aggregator.scenarios.telling import Telling
 from shared.subjects import RecordType
 from shared.wire import Advisory, ChoriaAdvisory, decode_watermark
 
@@ -74,9 +74,9 @@ class Levels(msgspec.Struct, frozen=True):
         ]
 
 
-async def freshness(levels: Levels, but: set[NodeKey], telling: Telling) -> None:
+async def freshness(levels: Levels, but: set[NodeKey], narrator: Narrator) -> None:
     """Wait until each node came to the centre twice more, and measure; those in ``but`` are left out."""
-    telling.chapter("How old a node's newest registration gets on each level until the next one comes")
+    narrator.chapter("How old a node's newest registration gets on each level until the next one comes")
     since = max(record.stored_at for record in await read(levels.region.client, "FLEET"))
 
     async def of_centre() -> dict[NodeKey, list[int]]:
@@ -87,28 +87,28 @@ async def freshness(levels: Levels, but: set[NodeKey], telling: Telling) -> None
         return all(found.get((city, name)) for city, name in steady)
 
     steady = [node for node in {each.node for each in await levels.city_arrivals()} if node not in but]
-    await telling.comes("every node came to the centre twice more", twice, True)
+    await narrator.comes("every node came to the centre twice more", twice, True)
     measured = {
         Level.CITY: typical(ages(await levels.city_arrivals(), since)),
         Level.REGION: typical(ages(arrivals_of(await read(levels.region.client, "FLEET")), since)),
         Level.CENTRE: typical(await of_centre()),
     }
     for level, age in measured.items():
-        telling.output(f"{level}: {in_minutes(age):.0f} minutes")
+        narrator.output(f"{level}: {in_minutes(age):.0f} minutes")
     late = max(in_minutes(measured[Level.CITY]) / _CITY_MINUTES, 1.0)
     within = {level: low <= in_minutes(measured[level]) <= high * late for level, (low, high) in _BOUNDS.items()}
-    telling.show("city 5 minutes, region 30, centre an hour", within, dict.fromkeys(_BOUNDS, True))
+    narrator.show("city 5 minutes, region 30, centre an hour", within, dict.fromkeys(_BOUNDS, True))
     rarer = in_minutes(measured[Level.CENTRE]) > STALE_MINUTES
-    telling.show(f"the centre hears of a living node more rarely than in {STALE_MINUTES} minutes", rarer, True)
+    narrator.show(f"the centre hears of a living node more rarely than in {STALE_MINUTES} minutes", rarer, True)
 
 
-async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling) -> None:
+async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, narrator: Narrator) -> None:
     """Say who was counted and who accused, now that nobody sends any more."""
     at_region = await read(levels.region.client, "FLEET")
     issued = [record for subject, record in ours(at_region) if subject.record_type is RecordType.ADVISORY]
-    await _until_all_is_there(levels, issued, telling)
+    await _until_all_is_there(levels, issued, narrator)
 
-    telling.chapter("Nobody is counted twice")
+    narrator.chapter("Nobody is counted twice")
     archived = await read(levels.centre.client, "ARCHIVE")
     registrations = [each for subject, each in ours(archived) if subject.record_type is RecordType.REGISTRATION]
     sent = [each for subject, each in ours(at_region) if subject.record_type is RecordType.REGISTRATION]
@@ -119,30 +119,30 @@ async def judge(levels: Levels, silent: NodeKey, gone: NodeKey, telling: Telling
         "advisories of the centre": repeated(each.event_id for each in found),
         "nodes announced": repeated((each.site, each.value) for each in found if each.kind == "new"),
     }
-    telling.show("how many came twice, a killed relay notwithstanding", times_twice, dict.fromkeys(times_twice, 0))
+    narrator.show("how many came twice, a killed relay notwithstanding", times_twice, dict.fromkeys(times_twice, 0))
     passed_on = {each.origin: each.body for each in sent}
     whole = all(passed_on.get(each.origin) == each.body for each in registrations)
-    telling.show("what the relay passed on is what it was, byte for byte", whole, True)
-    telling.show("and less than it was", 0 < len(registrations) < len(sent), True)
+    narrator.show("what the relay passed on is what it was, byte for byte", whole, True)
+    narrator.show("and less than it was", 0 < len(registrations) < len(sent), True)
 
-    await _read_all(levels, archived, telling)
+    await _read_all(levels, archived, narrator)
 
-    telling.chapter("Nobody is accused from sampled data")
+    narrator.chapter("Nobody is accused from sampled data")
     told = await levels.kinds_at_centre()
     there = Counter({"stale": "silent", "retired": "gone"}.get(kinds[-1], "there") for kinds in told.values())
     counted = {"gone": 1, "there": len(told) - 1}
-    telling.show("nodes, as the advisories alone say", dict(sorted(there.items())), counted)
-    telling.show("of the node that was silent", told.pop(silent), ["new", "stale", "recovered"])
-    telling.show("of the node that never came back", told.pop(gone), ["new", "stale", "retired"])
-    telling.show("of all others", sorted({kind for kinds in told.values() for kind in kinds}), ["new"])
-    telling.show("sites that say so", sorted({each.site for each in found}), sorted(levels.cities))
+    narrator.show("nodes, as the advisories alone say", dict(sorted(there.items())), counted)
+    narrator.show("of the node that was silent", told.pop(silent), ["new", "stale", "recovered"])
+    narrator.show("of the node that never came back", told.pop(gone), ["new", "stale", "retired"])
+    narrator.show("of all others", sorted({kind for kinds in told.values() for kind in kinds}), ["new"])
+    narrator.show("sites that say so", sorted({each.site for each in found}), sorted(levels.cities))
     last = await levels.vouched_at_centre()
     ordinals = {site: sorted(each.ordinal for each in found if each.site == site) for site in last}
     whole = all(ordinals[site] == list(range(1, last[site] + 1)) for site in levels.cities)
-    telling.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)
+    narrator.show(f"their watermarks vouch for just these, none of {RELAY}'s", whole and RELAY not in last, True)
 
 
-async def _read_all(levels: Levels, archived: list[Stored], telling: Telling) -> None:
+async def _read_all(levels: Levels, archived: list[Stored], narrator: Narrator) -> None:
     """Hold what each city's agent says it has read, in its last watermark, against the city's stream."""
     vouched = [decode_watermark(each.body) for subject, each in ours(archived) if subject.record_type == "watermark"]
     of_nodes = [each for each in vouched if each.block == "nodes"]
@@ -152,10 +152,10 @@ async def _read_all(levels: Levels, archived: list[Stored], telling: Telling) ->
         city: sum(each.sequence <= last[city].sequence for each in await read(jetstream.client, "CHORIA_REGISTRATION"))
         for city, jetstream in levels.cities.items()
     }
-    telling.show("and all that nodes sent was read (registrations, to the agents' last word)", read_by, stored)
+    narrator.show("and all that nodes sent was read (registrations, to the agents' last word)", read_by, stored)
 
 
-async def _consume(centre: JetStream, telling: Telling) -> None:
+async def _consume(centre: JetStream, narrator: Narrator) -> None:
     """Read as a consumer does that knows Choria alone: by stream and subject, and what Choria's schema names."""
     config = {"durable_name": "cmdb", "ack_policy": "explicit", "filter_subject": ADVISORIES}
     stream = "CHORIA_REGISTRATION_ADVISORIES"
@@ -163,7 +163,7 @@ async def _consume(centre: JetStream, telling: Telling) -> None:
     bodies = await centre.fetch(stream, "cmdb", await centre.count(stream))
     known = [msgspec.json.decode(body, type=ChoriaAdvisory) for body in bodies]
     told = sorted({each.replicator for each in known})
-    telling.show(
+    narrator.show(
         "a consumer that knows Choria alone reads all of it, ours and plain, of", told, ["ber1", "dub1", "lon1"]
     )
 
@@ -174,8 +174,8 @@ async def _is_offered(jetstream: JetStream) -> bool:
     return [each.body for each in offered] == [each.body for each in sampled]
 
 
-async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Telling) -> None:
-    telling.chapter("Choria's consumers at the centre find the streams that they know")
+async def _until_all_is_there(levels: Levels, issued: list[Stored], narrator: Narrator) -> None:
+    narrator.chapter("Choria's consumers at the centre find the streams that they know")
     bodies = sorted(each.body for each in issued)
 
     upper = {Level.REGION.value: levels.region, Level.CENTRE.value: levels.centre}
@@ -191,19 +191,19 @@ async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Tel
             if sorted(each.body for each in of if b'"at_us"' in each.body) == bodies
         ]
 
-    await telling.comes(
+    await narrator.comes(
         "CHORIA_REGISTRATION_ADVISORIES: every advisory of the cities, unsampled, in", carried, list(upper)
     )
     subjects = {each.subject for each in await read(levels.centre.client, "CHORIA_REGISTRATION_ADVISORIES")}
-    telling.show("under the subject that they read", sorted(subjects), [ADVISORIES])
-    await _consume(levels.centre, telling)
+    narrator.show("under the subject that they read", sorted(subjects), [ADVISORIES])
+    await _consume(levels.centre, narrator)
 
     async def offered() -> list[str]:
         return [level for level, jetstream in upper.items() if await _is_offered(jetstream)]
 
-    await telling.comes("CHORIA_REGISTRATION: every registration of", offered, list(upper))
+    await narrator.comes("CHORIA_REGISTRATION: every registration of", offered, list(upper))
     records = await read(levels.centre.client, "CHORIA_REGISTRATION")
-    telling.show(
+    narrator.show(
         "one subject for each city",
         sorted({each.subject for each in records}),
         [f"{REGISTRATION}.{city}" for city in sorted(levels.cities)],
@@ -216,4 +216,4 @@ async def _until_all_is_there(levels: Levels, issued: list[Stored], telling: Tel
                  if subject.record_type is not RecordType.REGISTRATION]  # fmt: skip
         return len([*ours(kept)]) == len(above) + len(below)
 
-    await telling.comes("ARCHIVE: the centre's registrations, and all else of the region", archived, True)
+    await narrator.comes("ARCHIVE: the centre's registrations, and all else of the region", archived, True)

@@ -4,8 +4,8 @@ import msgspec
 
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from aggregator.scenarios.fleet_records import read
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream
-from aggregator.scenarios.telling import Telling
 from shared.wire import ChoriaAdvisory, decode_advisory
 
 CITY = "ber1"
@@ -39,9 +39,9 @@ def plain_advisories() -> list[bytes]:
     ]
 
 
-async def play(centre: JetStream, telling: Telling) -> None:
+async def play(centre: JetStream, narrator: Narrator) -> None:
     """Publish what its replicator said, and read what becomes of it."""
-    telling.chapter("ber1 still runs Choria's own replicator, which copies its advisories to the centre")
+    narrator.chapter("ber1 still runs Choria's own replicator, which copies its advisories to the centre")
     bodies = plain_advisories()
     for body in bodies:
         await centre.client.jetstream().publish(ADVISORIES, body)
@@ -55,11 +55,11 @@ async def play(centre: JetStream, telling: Telling) -> None:
     async def beside_ours() -> bool:
         return await stored("CHORIA_REGISTRATION_ADVISORIES") == bodies
 
-    await telling.comes("ARCHIVE has them as they are", in_archive, True)
-    await telling.comes("CHORIA_REGISTRATION_ADVISORIES has them beside ours", beside_ours, True)
+    await narrator.comes("ARCHIVE has them as they are", in_archive, True)
+    await narrator.comes("CHORIA_REGISTRATION_ADVISORIES has them beside ours", beside_ours, True)
     accepted = [decode_advisory(body) for body in await stored("ARCHIVE")]
     plain = [each for each in accepted if isinstance(each, ChoriaAdvisory)]
-    telling.show(
+    narrator.show(
         "each is an advisory without watermarks, of a kind that we know",
         [f"{each.replicator} {each.kind}" for each in plain],
         [f"{CITY} {kind}" for kind in ("new", "stale", "recovered", "stale", "retired")],

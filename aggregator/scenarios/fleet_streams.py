@@ -23,8 +23,8 @@ from aggregator.scenarios.fleet_layout import CITY_STREAMS, LAKEHOUSE, TREE_STRE
 from aggregator.scenarios.fleet_levels import Levels
 from aggregator.scenarios.fleet_nodes import INTERVAL, Nodes, here
 from aggregator.scenarios.fleet_records import NodeKey, read
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import Topology, connected, nats_command
-from aggregator.scenarios.telling import Telling
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 
 CITIES = ("dub1", "lon1")
@@ -35,9 +35,9 @@ _OFF_THE_LINK = 'deny_exports: "fleet.>", deny_imports: "fleet.>"'
 """Where two levels are one account, relayed records would else come back down, and the cities' go past the relay."""
 
 
-async def play(directory: Path, telling: Telling) -> None:
+async def play(directory: Path, narrator: Narrator) -> None:
     """Play it in ``directory``: the settings of streams, agents and a rollup, and the agents' stores, stay there."""
-    telling.chapter("Two cities, their region, and the centre, of which the region is a leaf node")
+    narrator.chapter("Two cities, their region, and the centre, of which the region is a leaf node")
     async with AsyncExitStack() as stack:
 
         async def started(name: str, **more: Any) -> EmbeddedNats:
@@ -52,8 +52,8 @@ async def play(directory: Path, telling: Telling) -> None:
         at_centre, at_region = [await stack.enter_async_context(connected(each.url)) for each in (centre, region)]
         at_cities = [await stack.enter_async_context(connected(each.url)) for each in city_servers]
         levels = Levels(dict(zip(CITIES, at_cities, strict=True)), at_region, at_centre)
-        await telling.comes("the centre reaches the region's JetStream", lambda: at_centre.reaches(REGION), True)
-        topology = await _lay_out(directory, city_servers, centre, telling)
+        await narrator.comes("the centre reaches the region's JetStream", lambda: at_centre.reaches(REGION), True)
+        topology = await _lay_out(directory, city_servers, centre, narrator)
         await fleet_copies.publish(levels)
 
         crew = await stack.enter_async_context(agents(directory / "agents"))
@@ -63,20 +63,20 @@ async def play(directory: Path, telling: Telling) -> None:
         fleets = {city: Nodes(levels.cities[city], NODES) for city in CITIES}
         for nodes in fleets.values():
             await stack.enter_async_context(nodes.registering())
-        await _announce(levels, telling)
-        await _watch(levels, fleets, crew, telling)
-        await fleet_levels.freshness(levels, {SILENT, GONE}, telling)
+        await _announce(levels, narrator)
+        await _watch(levels, fleets, crew, narrator)
+        await fleet_levels.freshness(levels, {SILENT, GONE}, narrator)
         retired = ["new", "stale", "retired"]
-        await telling.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
-        await telling.comes("and watermarks vouch for all that was said", levels.all_is_vouched_for, True)
-        await fleet_copies.judge(levels, telling)
-        telling.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
-        await fleet_plain.play(at_centre, telling)
-        await fleet_levels.judge(levels, SILENT, GONE, telling)
+        await narrator.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
+        await narrator.comes("and watermarks vouch for all that was said", levels.all_is_vouched_for, True)
+        await fleet_copies.judge(levels, narrator)
+        narrator.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
+        await fleet_plain.play(at_centre, narrator)
+        await fleet_levels.judge(levels, SILENT, GONE, narrator)
         lakehouse = directory / "aggregator.toml"
         interval = here(INTERVAL) // 1000
         lakehouse.write_text(LAKEHOUSE.format(centre=centre.url, interval=interval), encoding="utf-8")
-        await telling.stay(
+        await narrator.stay(
             f"muster-aggregator rollup --config {lakehouse}",
             topology.way,
             nats_command(centre.url, "stream report"),
@@ -85,37 +85,37 @@ async def play(directory: Path, telling: Telling) -> None:
         )
 
 
-async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: EmbeddedNats, telling: Telling) -> Topology:
-    telling.chapter("The streams: muster-aggregator apply, for each city and for the tree above")
+async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: EmbeddedNats, narrator: Narrator) -> Topology:
+    narrator.chapter("The streams: muster-aggregator apply, for each city and for the tree above")
     for city, server in zip(CITIES, cities, strict=True):
         head = f'[hub]\nservers = ["{server.url}"]\n'
-        await Topology(directory / f"topology-{city}.toml", head, telling.sentence).apply(CITY_STREAMS)
+        await Topology(directory / f"topology-{city}.toml", head, narrator.sentence).apply(CITY_STREAMS)
     head = f'[hub]\nservers = ["{centre.url}"]\ndomain = "centre"\n'
-    topology = Topology(directory / "topology.toml", head, telling.sentence)
+    topology = Topology(directory / "topology.toml", head, narrator.sentence)
     await topology.apply(TREE_STREAMS)
-    telling.show("doing it again changes", len((await topology.apply()).changes), 0)
+    narrator.show("doing it again changes", len((await topology.apply()).changes), 0)
 
     async def heard() -> bool:
         return all(row.healthy for row in (await topology.report()).replication)
 
-    await telling.comes("each copy hears from its origin", heard, True)
+    await narrator.comes("each copy hears from its origin", heard, True)
     return topology
 
 
-async def _announce(levels: Levels, telling: Telling) -> None:
-    telling.chapter("Every five minutes each node registers: the cities' agents announce them, up to the centre")
+async def _announce(levels: Levels, narrator: Narrator) -> None:
+    narrator.chapter("Every five minutes each node registers: the cities' agents announce them, up to the centre")
     everyone = sorted((city, name) for city in CITIES for name in NODES)
 
     async def announced() -> list[Any]:
         return sorted(set(await levels.kinds_at_centre()))
 
-    await telling.comes("the centre knows everyone (nodes)", _counted(announced), len(everyone))
-    telling.show("a name that stands in both cities is two nodes", await announced() == everyone, True)
+    await narrator.comes("the centre knows everyone (nodes)", _counted(announced), len(everyone))
+    narrator.show("a name that stands in both cities is two nodes", await announced() == everyone, True)
 
     async def sampled() -> int:
         return len({record.node for record in await read(levels.centre.client, "FLEET")})
 
-    await telling.comes("and has a registration of each", sampled, len(everyone))
+    await narrator.comes("and has a registration of each", sampled, len(everyone))
 
 
 def _counted(ask: Any) -> Any:
@@ -132,8 +132,8 @@ def _told_of(levels: Levels, node: NodeKey) -> Any:
     return kinds
 
 
-async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, telling: Telling) -> None:
-    telling.chapter(
+async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, narrator: Narrator) -> None:
+    narrator.chapter(
         f"A node of dub1 falls silent for {STALE_MINUTES} minutes, one of lon1 for good;"
         " the relay is killed (kill -9), and back"
     )
@@ -141,7 +141,7 @@ async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, telling
         fleets[city].silent.add(name)
     await crew.kill(RELAY)
     kinds = _told_of(levels, SILENT)
-    await telling.comes("the centre hears of it all the same: sources carry advisories", kinds, ["new", "stale"])
+    await narrator.comes("the centre hears of it all the same: sources carry advisories", kinds, ["new", "stale"])
     fleets[SILENT[0]].silent.clear()
     await crew.start_again(RELAY)
-    await telling.comes("and that it is back", kinds, ["new", "stale", "recovered"])
+    await narrator.comes("and that it is back", kinds, ["new", "stale", "recovered"])

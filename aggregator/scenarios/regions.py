@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.server_reports import (
     GATHER_BRIEFLY,
     clusters,
@@ -20,7 +21,6 @@ from aggregator.scenarios.server_reports import (
     server_states,
 )
 from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology, connected, nats_command
-from aggregator.scenarios.telling import Telling
 from aggregator.topology.report.text import format_report
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import ServerSettings
@@ -90,9 +90,9 @@ _NO_SUITABLE_PEERS = "error 10005"
 _ZONE = "STREAM.CREATE.ZONE"
 
 
-async def play(directory: Path, telling: Telling) -> None:
+async def play(directory: Path, narrator: Narrator) -> None:
     """Play it in ``directory``, where topology.toml stays."""
-    telling.chapter("Nine servers: three regions of three zones; replicas of a stream must be in different zones")
+    narrator.chapter("Nine servers: three regions of three zones; replicas of a stream must be in different zones")
     password = directory / "sys.password"
     password.write_text("sys", encoding="utf-8")
     system = AuthSettings(user="sys", password_file=FilePath(password))
@@ -102,54 +102,54 @@ async def play(directory: Path, telling: Telling) -> None:
 
     async with EmbeddedCluster("c1", directory, SERVERS, settled) as cluster:
         servers = ", ".join(f'"{url}"' for url in cluster.urls)
-        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.sentence)
+        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", narrator.sentence)
         # Of region 3, which stays.
         url = cluster.urls[-1]
         async with connected(url) as jetstream, connected(url, auth=system) as administrator:
-            await _reports(administrator, telling)
-            await _place(topology, jetstream, telling)
-            await _lose_region_2(cluster, jetstream, administrator, telling)
-            await telling.stay(
+            await _reports(administrator, narrator)
+            await _place(topology, jetstream, narrator)
+            await _lose_region_2(cluster, jetstream, administrator, narrator)
+            await narrator.stay(
                 topology.way,
                 nats_command(cluster.urls[0], "stream report"),
                 nats_command(cluster.urls[0], "--user sys --password sys server report jetstream"),
             )
 
 
-async def _reports(administrator: JetStream, telling: Telling) -> None:
-    telling.chapter("The servers, what they hold, and the group that decides where streams are")
+async def _reports(administrator: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("The servers, what they hold, and the group that decides where streams are")
 
     async def names() -> list[str]:
         return [each.server.name for each in await server_states(administrator.client, len(NAMES), GATHER_BRIEFLY)]
 
-    await telling.comes("servers", names, NAMES)
+    await narrator.comes("servers", names, NAMES)
     states = await server_states(administrator.client, len(NAMES))
-    telling.output(format_servers(states, telling.room))
-    telling.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
+    narrator.output(format_servers(states, narrator.room))
+    narrator.show("clusters", {each.name: each.nodes for each in clusters(states)}, {"c1": len(NAMES)})
     tags = {each.server.name: sorted(each.server.tags) for each in states}
-    telling.show("their tags", tags, {each.name: sorted(each.tags) for each in SERVERS})
+    narrator.show("their tags", tags, {each.name: sorted(each.tags) for each in SERVERS})
     held = await jetstream_states(administrator.client, len(NAMES))
-    telling.output(format_jetstream(held, telling.room))
-    telling.show("streams so far", sum(each.data.streams for each in held), 0)
+    narrator.output(format_jetstream(held, narrator.room))
+    narrator.show("streams so far", sum(each.data.streams for each in held), 0)
 
     async def members() -> dict[str, bool]:
         group = meta_group(await jetstream_states(administrator.client, len(NAMES)))
         return {member.name: member.current and member.online for member in group}
 
-    await telling.comes("meta group: current and online", members, dict.fromkeys(NAMES, True))
-    telling.output(
-        format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES))), telling.room)
+    await narrator.comes("meta group: current and online", members, dict.fromkeys(NAMES, True))
+    narrator.output(
+        format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES))), narrator.room)
     )
 
 
-async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> None:
-    telling.chapter("EVENTS across the regions, ORDERS in region 2")
+async def _place(topology: Topology, jetstream: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("EVENTS across the regions, ORDERS in region 2")
     await topology.apply(STREAMS)
 
     async def placed() -> dict[str, Any]:
         return {row.name: (row.placement, row.servers) for row in (await topology.report()).streams}
 
-    await telling.comes(
+    await narrator.comes(
         "tags, and the servers that they come to",
         placed,
         {
@@ -157,20 +157,20 @@ async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> 
             "ORDERS": (("rg:2",), ("rg2-az1", "rg2-az2", "rg2-az3")),
         },
     )
-    telling.show("doing it again changes", len((await topology.apply()).changes), 0)
-    telling.output(format_report(await topology.report(), telling.room))
+    narrator.show("doing it again changes", len((await topology.apply()).changes), 0)
+    narrator.output(format_report(await topology.report(), narrator.room))
     configs = {name: (await jetstream.info(name))["config"] for name in ("EVENTS", "ORDERS")}
-    telling.show(
+    narrator.show(
         f"options that are not as documented, of {len(OPTIONS)}",
         {name: [key for key in OPTIONS if config.get(key) != OPTIONS[key]] for name, config in configs.items()},
         {name: [] for name in configs},
     )
-    await _combine(jetstream, telling)
+    await _combine(jetstream, narrator)
     five = {"name": "FIVE", "subjects": ["five"], "num_replicas": 5}
     refused = await jetstream.answer("STREAM.CREATE.FIVE", five)
-    telling.show("five replicas in three zones", refused, _NO_SUITABLE_PEERS)
+    narrator.show("five replicas in three zones", refused, _NO_SUITABLE_PEERS)
     zone = {"name": "ZONE", "subjects": ["zone"], "num_replicas": 3, "placement": {"tags": ["az:1"]}}
-    telling.show(
+    narrator.show(
         "three replicas, and a tag that names one zone",
         await jetstream.answer(_ZONE, zone),
         ACCEPTED,
@@ -180,7 +180,7 @@ async def _place(topology: Topology, jetstream: JetStream, telling: Telling) -> 
     await jetstream.publish("orders.one", "before")
 
 
-async def _combine(jetstream: JetStream, telling: Telling) -> None:
+async def _combine(jetstream: JetStream, narrator: Narrator) -> None:
     """Place a stream by each tag there is, and say in how many regions and zones it lies."""
     spread = {}
     for tag in [*CROSS_REGION, *REGIONS]:
@@ -190,12 +190,12 @@ async def _combine(jetstream: JetStream, telling: Telling) -> None:
         servers = [placed["leader"], *(each["name"] for each in placed["replicas"])]
         spread[tag] = tuple(len({server.split("-")[part] for server in servers}) for part in (0, 1))
         await jetstream.request(f"STREAM.DELETE.{name}")
-    telling.show(
+    narrator.show(
         "each combination that was written down lies in as many regions, and zones",
         {tag: spread[tag] for tag in CROSS_REGION},
         dict.fromkeys(CROSS_REGION, (3, 3)),
     )
-    telling.show(
+    narrator.show(
         "and each region's",
         {tag: spread[tag] for tag in REGIONS},
         dict.fromkeys(REGIONS, (1, 3)),
@@ -203,9 +203,9 @@ async def _combine(jetstream: JetStream, telling: Telling) -> None:
 
 
 async def _lose_region_2(
-    cluster: EmbeddedCluster, jetstream: JetStream, administrator: JetStream, telling: Telling
+    cluster: EmbeddedCluster, jetstream: JetStream, administrator: JetStream, narrator: Narrator
 ) -> None:
-    telling.chapter("Region 2 is down: kill -9 of its three servers")
+    narrator.chapter("Region 2 is down: kill -9 of its three servers")
     for name in REGION_2:
         await cluster.servers[name].kill()
 
@@ -213,28 +213,30 @@ async def _lose_region_2(
         return [each.server.name for each in await server_states(administrator.client, len(NAMES) - len(REGION_2))]
 
     left = [name for name in NAMES if name not in REGION_2]
-    await telling.comes("servers left", present, left)
-    await telling.comes("EVENTS takes writes", lambda: jetstream.stores("events.one", "meanwhile"), True)
-    telling.show("ORDERS takes writes", await jetstream.stores("orders.one", "meanwhile"), False)
+    await narrator.comes("servers left", present, left)
+    await narrator.comes("EVENTS takes writes", lambda: jetstream.stores("events.one", "meanwhile"), True)
+    narrator.show("ORDERS takes writes", await jetstream.stores("orders.one", "meanwhile"), False)
 
     async def members() -> list[str]:
         group = meta_group(await jetstream_states(administrator.client, len(left)))
         return [member.name for member in group if member.current]
 
-    await telling.comes("current in the meta group", members, left)
-    telling.output(format_meta_group(meta_group(await jetstream_states(administrator.client, len(left))), telling.room))
-    telling.sentence("a server that was killed did not say so, and is called online for a while: see current")
+    await narrator.comes("current in the meta group", members, left)
+    narrator.output(
+        format_meta_group(meta_group(await jetstream_states(administrator.client, len(left))), narrator.room)
+    )
+    narrator.sentence("a server that was killed did not say so, and is called online for a while: see current")
     third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
 
     async def made() -> str:
         return await jetstream.answer("STREAM.CREATE.THIRD", third)
 
-    await telling.comes("a stream in region 3 can be made", made, ACCEPTED)
+    await narrator.comes("a stream in region 3 can be made", made, ACCEPTED)
 
-    telling.chapter("Region 2 is back")
+    narrator.chapter("Region 2 is back")
     await cluster.start(*REGION_2)
-    await telling.comes("ORDERS takes writes again", lambda: jetstream.stores("orders.one", "after"), True)
-    telling.show("ORDERS still has what it had", (await jetstream.bodies("ORDERS"))[0], "before")
+    await narrator.comes("ORDERS takes writes again", lambda: jetstream.stores("orders.one", "after"), True)
+    narrator.show("ORDERS still has what it had", (await jetstream.bodies("ORDERS"))[0], "before")
 
     async def current() -> list[str]:
         try:
@@ -244,8 +246,8 @@ async def _lose_region_2(
         replicas = [each["name"] for each in placed.get("replicas") or [] if each["current"]]
         return sorted([placed.get("leader", ""), *replicas])
 
-    await telling.comes("EVENTS has all its replicas again", current, ["rg1-az1", "rg2-az2", "rg3-az3"])
-    telling.show(
+    await narrator.comes("EVENTS has all its replicas again", current, ["rg1-az1", "rg2-az2", "rg3-az3"])
+    narrator.show(
         "EVENTS has what came before and meanwhile",
         sorted(set(await jetstream.bodies("EVENTS"))),
         ["before", "meanwhile"],

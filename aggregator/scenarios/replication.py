@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
-from aggregator.scenarios.telling import Telling
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import SILENT_AFTER, Report
 from aggregator.topology.report.text import format_report
@@ -56,33 +56,33 @@ _NAMES = ("ORDERS", "RETURNS", "ARCHIVE", "REPORT")
 _COPIES = ("ARCHIVE of ORDERS", "ARCHIVE of RETURNS", "REPORT of ARCHIVE")
 
 
-async def play(directory: Path, telling: Telling) -> None:
+async def play(directory: Path, narrator: Narrator) -> None:
     """Play it in ``directory``: topology.toml, replication.json and replication.dot stay there."""
-    telling.chapter("A cluster of three servers")
+    narrator.chapter("A cluster of three servers")
     async with EmbeddedCluster("c2", directory, [Member(f"n{number}-c2") for number in (1, 2, 3)]) as cluster:
         servers = ", ".join(f'"{url}"' for url in cluster.urls)
-        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", telling.sentence)
+        topology = Topology(directory / "topology.toml", f"[hub]\nservers = [{servers}]\n", narrator.sentence)
         async with connected(*cluster.urls) as jetstream:
-            await _set_up(jetstream, topology, telling)
-            await _replicate(jetstream, topology, telling)
-            await _draw(topology, directory / "replication.dot", telling)
-            await _write_directly(jetstream, telling)
-            await _expire(jetstream, topology, telling)
-            await _lose_a_server(cluster, jetstream, telling)
-            await telling.stay(topology.way, nats_command(cluster.urls[0], "stream report"))
+            await _set_up(jetstream, topology, narrator)
+            await _replicate(jetstream, topology, narrator)
+            await _draw(topology, directory / "replication.dot", narrator)
+            await _write_directly(jetstream, narrator)
+            await _expire(jetstream, topology, narrator)
+            await _lose_a_server(cluster, jetstream, narrator)
+            await narrator.stay(topology.way, nats_command(cluster.urls[0], "stream report"))
 
 
-async def _set_up(jetstream: JetStream, topology: Topology, telling: Telling) -> None:
-    telling.chapter("Four streams are laid out: muster-aggregator apply")
+async def _set_up(jetstream: JetStream, topology: Topology, narrator: Narrator) -> None:
+    narrator.chapter("Four streams are laid out: muster-aggregator apply")
     todo = await topology.apply(STREAMS)
     made = [change.stream for change in todo.changes if not change.consumer]
-    telling.show("origins are made before their copies", made, list(_NAMES))
-    telling.show("doing it again changes", len((await topology.apply()).changes), 0)
+    narrator.show("origins are made before their copies", made, list(_NAMES))
+    narrator.show("doing it again changes", len((await topology.apply()).changes), 0)
 
     async def streams() -> dict[str, Any]:
         return {row.name: (row.kind, row.storage, len(row.servers)) for row in (await topology.report()).streams}
 
-    await telling.comes(
+    await narrator.comes(
         "each has its kind, storage and servers",
         streams,
         {
@@ -93,17 +93,17 @@ async def _set_up(jetstream: JetStream, topology: Topology, telling: Telling) ->
         },
     )
     configs = {name: (await jetstream.info(name))["config"] for name in _NAMES}
-    telling.show(
+    narrator.show(
         "each keeps its messages for",
         {name: _kept_for(config) for name, config in configs.items()},
         {"ORDERS": "1h", "RETURNS": "1h", "ARCHIVE": "ever", "REPORT": "30d"},
     )
-    telling.show(
+    narrator.show(
         "each listens on",
         {name: config.get("subjects") or [] for name, config in configs.items()},
         {"ORDERS": ["ORDERS.*"], "RETURNS": ["RETURNS.*"], "ARCHIVE": ["ARCHIVE"], "REPORT": []},
     )
-    await telling.comes(
+    await narrator.comes(
         f"each copy has heard from its origin within {format_duration(SILENT_AFTER)}, before any message",
         _active(topology),
         dict.fromkeys(_COPIES, True),
@@ -111,8 +111,8 @@ async def _set_up(jetstream: JetStream, topology: Topology, telling: Telling) ->
     )
 
 
-async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling) -> None:
-    telling.chapter(f"{COUNT} messages into each of the two")
+async def _replicate(jetstream: JetStream, topology: Topology, narrator: Narrator) -> None:
+    narrator.chapter(f"{COUNT} messages into each of the two")
     for number in range(COUNT):
         await jetstream.publish("ORDERS.new", f"ORDER {number}")
         await jetstream.publish("RETURNS.new", f"RETURN {number}")
@@ -120,14 +120,14 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
     async def counts() -> dict[str, int]:
         return {row.name: row.messages for row in (await topology.report()).streams}
 
-    await telling.comes(
+    await narrator.comes(
         "they are replicated", counts, {"ORDERS": COUNT, "RETURNS": COUNT, "ARCHIVE": 2 * COUNT, "REPORT": 2 * COUNT}
     )
 
     async def behind() -> dict[str, Any]:
         return _copies(await topology.report())
 
-    await telling.comes(
+    await narrator.comes(
         "the replication report: kind, API, lag, behind, error",
         behind,
         {
@@ -136,80 +136,82 @@ async def _replicate(jetstream: JetStream, topology: Topology, telling: Telling)
             "REPORT of ARCHIVE": ("mirror", "$JS.API", 0, 0, ""),
         },
     )
-    await telling.comes("and all are active", _active(topology), dict.fromkeys(_COPIES, True))
+    await narrator.comes("and all are active", _active(topology), dict.fromkeys(_COPIES, True))
     archived = await jetstream.messages("ARCHIVE")
     for name in ("ORDERS", "RETURNS"):
         origin = [message["data"] for message in await jetstream.messages(name)]
         taken = [message["data"] for message in archived if message["subject"] == f"{name}.new"]
-        telling.show(f"ARCHIVE has {name} whole and in order", taken == origin, True)
+        narrator.show(f"ARCHIVE has {name} whole and in order", taken == origin, True)
     times = [message["time"] for message in archived]
-    telling.show(
+    narrator.show(
         "ARCHIVE's times rise",
         times == sorted(times),
         True,
         note="older and newer times are mixed. Today a source stamps what it takes with the time of its arrival",
     )
-    telling.show("REPORT is ARCHIVE, with sequences and times", await jetstream.messages("REPORT") == archived, True)
+    narrator.show("REPORT is ARCHIVE, with sequences and times", await jetstream.messages("REPORT") == archived, True)
 
 
-async def _draw(topology: Topology, path: Path, telling: Telling) -> None:
-    telling.chapter(f"The reports, as JSON too, and the map: muster-aggregator report [--json] --dot {path.name}")
+async def _draw(topology: Topology, path: Path, narrator: Narrator) -> None:
+    narrator.chapter(f"The reports, as JSON too, and the map: muster-aggregator report [--json] --dot {path.name}")
     report = await topology.report()
-    telling.output(format_report(report, telling.room))
+    narrator.output(format_report(report, narrator.room))
     as_json = msgspec.json.format(msgspec.json.encode(report))
     await asyncio.to_thread(path.with_suffix(".json").write_bytes, as_json)
     graph = replication_graph(report)
     await asyncio.to_thread(path.write_text, graph, encoding="utf-8")
 
     arrows = [line.split(" [")[0].strip().replace('"', "") for line in graph.splitlines() if "->" in line]
-    telling.show(
+    narrator.show(
         "an arrow from each origin to its copy",
         arrows,
         ["hub/ORDERS -> hub/ARCHIVE", "hub/RETURNS -> hub/ARCHIVE", "hub/ARCHIVE -> hub/REPORT"],
     )
 
 
-async def _write_directly(jetstream: JetStream, telling: Telling) -> None:
-    telling.chapter("Direct writes: ARCHIVE takes them, REPORT refuses them")
+async def _write_directly(jetstream: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("Direct writes: ARCHIVE takes them, REPORT refuses them")
     await jetstream.publish("ARCHIVE", "written directly")
-    await telling.comes("ARCHIVE holds", lambda: jetstream.count("ARCHIVE"), 2 * COUNT + 1)
-    await telling.comes("and REPORT, which has it from there", lambda: jetstream.count("REPORT"), 2 * COUNT + 1)
-    telling.show("what is published to REPORT is stored", await jetstream.takes("REPORT"), False)
+    await narrator.comes("ARCHIVE holds", lambda: jetstream.count("ARCHIVE"), 2 * COUNT + 1)
+    await narrator.comes("and REPORT, which has it from there", lambda: jetstream.count("REPORT"), 2 * COUNT + 1)
+    narrator.show("what is published to REPORT is stored", await jetstream.takes("REPORT"), False)
     config = (await jetstream.info("REPORT"))["config"]
     listening = config | {"subjects": ["REPORT"]}
-    telling.show("a mirror that listens, too", await jetstream.answer("STREAM.UPDATE.REPORT", listening), "error 10034")
+    narrator.show(
+        "a mirror that listens, too", await jetstream.answer("STREAM.UPDATE.REPORT", listening), "error 10034"
+    )
     gathering = {"name": "BOTH", "mirror": {"name": "ARCHIVE"}, "sources": [{"name": "ORDERS"}]}
     refused = await jetstream.answer("STREAM.CREATE.BOTH", gathering)
-    telling.show("a mirror that has a source, too", refused, "error 10031")
+    narrator.show("a mirror that has a source, too", refused, "error 10031")
 
 
-async def _expire(jetstream: JetStream, topology: Topology, telling: Telling) -> None:
-    telling.chapter("Short-lived: ORDERS and RETURNS now keep for a second")
+async def _expire(jetstream: JetStream, topology: Topology, narrator: Narrator) -> None:
+    narrator.chapter("Short-lived: ORDERS and RETURNS now keep for a second")
     await topology.apply(STREAMS.replace('max_age = "1h"', 'max_age = "1s"\nduplicate_window = "1s"'))
 
     async def counts() -> dict[str, int]:
         return {name: await jetstream.count(name) for name in _NAMES}
 
     left = {"ORDERS": 0, "RETURNS": 0, "ARCHIVE": 2 * COUNT + 1, "REPORT": 2 * COUNT + 1}
-    await telling.comes("what they held is gone, and its copies are not", counts, left)
+    await narrator.comes("what they held is gone, and its copies are not", counts, left)
     await topology.apply(STREAMS)
     await jetstream.publish("ORDERS.new", "after")
     more = {"ORDERS": 1, "RETURNS": 0, "ARCHIVE": 2 * COUNT + 2, "REPORT": 2 * COUNT + 2}
-    await telling.comes("copies go on behind it", counts, more)
+    await narrator.comes("copies go on behind it", counts, more)
 
 
-async def _lose_a_server(cluster: EmbeddedCluster, jetstream: JetStream, telling: Telling) -> None:
+async def _lose_a_server(cluster: EmbeddedCluster, jetstream: JetStream, narrator: Narrator) -> None:
     # Where ARCHIVE is led from there, REPORT looks for it after ten to twenty seconds only.
     spared = [(await jetstream.info(name))["cluster"]["leader"] for name in ("ARCHIVE", "REPORT")]
     lost = next(name for name in cluster.servers if name not in spared)
-    telling.chapter(f"One of three servers is down: kill -9 of {lost}, which neither leads ARCHIVE nor holds REPORT")
+    narrator.chapter(f"One of three servers is down: kill -9 of {lost}, which neither leads ARCHIVE nor holds REPORT")
     await cluster.servers[lost].kill()
-    await telling.comes("ORDERS takes writes", lambda: jetstream.stores("ORDERS.new", "meanwhile"), True)
+    await narrator.comes("ORDERS takes writes", lambda: jetstream.stores("ORDERS.new", "meanwhile"), True)
 
     async def have_it() -> list[str]:
         return [name for name in _NAMES if await jetstream.last_body(name, "ORDERS.new") == "meanwhile"]
 
-    await telling.comes("and it comes through", have_it, ["ORDERS", "ARCHIVE", "REPORT"])
+    await narrator.comes("and it comes through", have_it, ["ORDERS", "ARCHIVE", "REPORT"])
     await cluster.start(lost)
 
 

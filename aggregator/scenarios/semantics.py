@@ -13,8 +13,8 @@ from aggregator.scenarios import (
     semantics_retention,
     semantics_sources,
 )
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import Topology, connected, nats_command
-from aggregator.scenarios.telling import Telling
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.nats.settings import AuthSettings
@@ -31,9 +31,9 @@ no_auth_user: muster
 """
 
 
-async def play(directory: Path, telling: Telling) -> None:
+async def play(directory: Path, narrator: Narrator) -> None:
     """Play it in ``directory``, where topology.toml stays."""
-    telling.chapter("A hub, and an edge behind a leaf link")
+    narrator.chapter("A hub, and an edge behind a leaf link")
     hub_settings = ServerSettings(
         name="hub", store_dir=directory / "hub", domain="hub", leaf_port=0, extra_config=USERS
     )
@@ -49,15 +49,15 @@ async def play(directory: Path, telling: Telling) -> None:
             connected(hub.url, auth=app) as at_hub_as_app,
             connected(edge.url) as at_edge,
         ):
-            await telling.comes("the hub reaches the edge's JetStream", lambda: at_hub.reaches("edge"), True)
+            await narrator.comes("the hub reaches the edge's JetStream", lambda: at_hub.reaches("edge"), True)
             head = f'[hub]\nservers = ["{hub.url}"]\ndomain = "hub"\n'
-            topology = Topology(directory / "topology.toml", head, telling.sentence)
-            await semantics_sources.play(topology, hub, at_hub, at_hub_as_app, telling)
-            await semantics_mirrors.play(topology, at_hub, telling)
-            await semantics_retention.play(topology, at_hub, at_edge, telling)
-            await semantics_durable.play(topology, at_hub, telling)
-            await semantics_links.play(topology, at_hub, at_edge, link, telling)
-            await telling.stay(
+            topology = Topology(directory / "topology.toml", head, narrator.sentence)
+            await semantics_sources.play(topology, hub, at_hub, at_hub_as_app, narrator)
+            await semantics_mirrors.play(topology, at_hub, narrator)
+            await semantics_retention.play(topology, at_hub, at_edge, narrator)
+            await semantics_durable.play(topology, at_hub, narrator)
+            await semantics_links.play(topology, at_hub, at_edge, link, narrator)
+            await narrator.stay(
                 topology.way,
                 nats_command(hub.url, "stream report"),
                 nats_command(hub.url, "--js-domain edge stream report"),

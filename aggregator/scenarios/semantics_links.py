@@ -2,9 +2,9 @@
 
 import time
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics_sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
-from aggregator.scenarios.telling import Telling
 from shared.embedded.link import EmbeddedLink
 
 STREAMS = """
@@ -29,69 +29,71 @@ domain = "hub"
 """
 
 
-async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, link: EmbeddedLink, telling: Telling) -> None:
+async def play(
+    topology: Topology, at_hub: JetStream, at_edge: JetStream, link: EmbeddedLink, narrator: Narrator
+) -> None:
     """Copy both ways, cut the link, write on, and let it come back."""
-    telling.chapter("Copies across a leaf link, by domain: one up, one down")
+    narrator.chapter("Copies across a leaf link, by domain: one up, one down")
     await topology.apply(ORIGIN + STREAMS)
     await at_edge.publish("edge.data", "1", "2")
-    await telling.comes("the hub has what the edge has", lambda: at_hub.bodies("EDGE_COPY"), ["1", "2"])
+    await narrator.comes("the hub has what the edge has", lambda: at_hub.bodies("EDGE_COPY"), ["1", "2"])
     origin = await at_hub.messages("ORIGIN")
-    await telling.comes("the edge has what the hub has", at_edge.is_now("AT_EDGE", origin), True)
+    await narrator.comes("the edge has what the hub has", at_edge.is_now("AT_EDGE", origin), True)
     reached = {f"{row.stream} reads {row.api}": row.behind for row in (await topology.report()).replication}
-    telling.show(
+    narrator.show(
         "through the domains' APIs; behind",
         reached,
         {"EDGE_COPY reads $JS.edge.API": 0, "AT_EDGE reads $JS.hub.API": 0},
     )
 
-    telling.chapter("The link is cut; at the edge a message is deleted, and a worker takes from a work queue")
+    narrator.chapter("The link is cut; at the edge a message is deleted, and a worker takes from a work queue")
     await link.cut()
     await at_edge.publish("edge.data", "3", "4")
     await at_hub.publish("o.a", "meanwhile")
 
-    telling.show(
+    narrator.show(
         "the edge's mirror answers direct gets for the hub's stream",
         await at_edge.direct_get("ORIGIN", 1),
         "1",
     )
-    telling.show("the hub has", await at_hub.bodies("EDGE_COPY"), ["1", "2"])
-    telling.show("the hub reaches the edge's JetStream now", await at_hub.reaches("edge"), False)
+    narrator.show("the hub has", await at_hub.bodies("EDGE_COPY"), ["1", "2"])
+    narrator.show("the hub reaches the edge's JetStream now", await at_hub.reaches("edge"), False)
     await at_edge.publish("edge.data", "deleted at once")
     await at_edge.request("STREAM.MSG.DELETE.EDGE", {"seq": 5})
-    await _work(at_edge, telling)
+    await _work(at_edge, narrator)
 
-    telling.chapter("The link is back")
+    narrator.chapter("The link is back")
     await link.restore()
     back_at = time.monotonic()
     await at_edge.publish("edge.data", "6")
-    await telling.comes(
+    await narrator.comes(
         "the hub catches up, without what was deleted meanwhile",
         lambda: at_hub.bodies("EDGE_COPY"),
         ["1", "2", "3", "4", "6"],
         note="a copy of what is deleted soon may be inconsistent",
     )
-    telling.sentence(f"after {time.monotonic() - back_at:.1f} s: a durable source")
-    await telling.comes(
+    narrator.sentence(f"after {time.monotonic() - back_at:.1f} s: a durable source")
+    await narrator.comes(
         "the copy of the work queue has what the worker took, too",
         lambda: at_hub.bodies("EDGE_DONE"),
         ["1", "2", "3", "4"],
     )
-    telling.sentence(f"after {time.monotonic() - back_at:.1f} s: a plain source")
-    await telling.comes("the edge catches up", lambda: at_edge.count("AT_EDGE"), len(origin) + 1)
+    narrator.sentence(f"after {time.monotonic() - back_at:.1f} s: a plain source")
+    await narrator.comes("the edge catches up", lambda: at_edge.count("AT_EDGE"), len(origin) + 1)
 
     origin = await at_hub.messages("ORIGIN")
-    telling.show("sequences and times are still the origin's", await at_edge.messages("AT_EDGE") == origin, True)
+    narrator.show("sequences and times are still the origin's", await at_edge.messages("AT_EDGE") == origin, True)
 
 
-async def _work(at_edge: JetStream, telling: Telling) -> None:
+async def _work(at_edge: JetStream, narrator: Narrator) -> None:
     await at_edge.publish("edge.work", "3", "4")
     await at_edge.request(
         "CONSUMER.CREATE.EDGE_WORK.worker",
         {"stream_name": "EDGE_WORK", "config": {"durable_name": "worker", "ack_policy": "explicit"}},
     )
     taken = await at_edge.fetch("EDGE_WORK", "worker", 2)
-    telling.show("a worker at the edge takes from the work queue", taken, ["3", "4"])
-    telling.show(
+    narrator.show("a worker at the edge takes from the work queue", taken, ["3", "4"])
+    narrator.show(
         "which keeps for the copy",
         await at_edge.bodies("EDGE_WORK"),
         ["3", "4"],

@@ -1,8 +1,8 @@
 """What a mirror keeps of its origin, and what is its own."""
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics_sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
-from aggregator.scenarios.telling import Telling
 from shared.instants import format_instant, parse_instant
 
 MIRRORS = """
@@ -41,38 +41,40 @@ START = 5
 _BOTH_FILTER_AND_TRANSFORMS = "error 10150"
 
 
-async def play(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+async def play(topology: Topology, at_hub: JetStream, narrator: Narrator) -> None:
     """Mirror the origin of the sources, and change both sides."""
-    telling.chapter("Mirrors")
+    narrator.chapter("Mirrors")
     origin = await at_hub.messages("ORIGIN")
     later = [message for message in origin if message["seq"] > START]
     await topology.apply(ORIGIN + MIRRORS.format(start=later[0]["seq"], since=_instant(later[0])))
-    await telling.comes("MIRROR: subjects, sequences and times are the origin's", at_hub.is_now("MIRROR", origin), True)
-    await telling.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", later), True)
-    await telling.comes("MIRROR_FROM_TIME: start_time of the sixth", at_hub.is_now("MIRROR_FROM_TIME", later), True)
-    await telling.comes(
+    await narrator.comes(
+        "MIRROR: subjects, sequences and times are the origin's", at_hub.is_now("MIRROR", origin), True
+    )
+    await narrator.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", later), True)
+    await narrator.comes("MIRROR_FROM_TIME: start_time of the sixth", at_hub.is_now("MIRROR_FROM_TIME", later), True)
+    await narrator.comes(
         "MIRROR_OF_B: a filter, the origin's sequences",
         at_hub.is_now("MIRROR_OF_B", [message for message in origin if message["subject"] == "o.b"]),
         True,
         note='elsewhere, that a mirror takes "no subject filter". Today it does',
     )
-    await telling.comes("SHORT: a retention and storage of its own", at_hub.is_now("SHORT", origin[-3:]), True)
-    telling.show("what clients write to MIRROR is stored", await at_hub.takes("MIRROR"), False)
+    await narrator.comes("SHORT: a retention and storage of its own", at_hub.is_now("SHORT", origin[-3:]), True)
+    narrator.show("what clients write to MIRROR is stored", await at_hub.takes("MIRROR"), False)
     both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
     refused = await at_hub.answer("STREAM.CREATE.BOTH", {"name": "BOTH", "mirror": both})
-    telling.show("of a mirror, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
-    await _delete(at_hub, telling)
-    await _consume(at_hub, telling)
+    narrator.show("of a mirror, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
+    await _delete(at_hub, narrator)
+    await _consume(at_hub, narrator)
 
 
-async def _delete(at_hub: JetStream, telling: Telling) -> None:
-    telling.chapter("Deletes stay where they are made")
+async def _delete(at_hub: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("Deletes stay where they are made")
     await at_hub.request("STREAM.MSG.DELETE.ORIGIN", {"seq": 3})
     await at_hub.request("STREAM.MSG.DELETE.MIRROR", {"seq": 5})
     await at_hub.publish("o.a", "after the deletes")
-    await telling.comes("MIRROR goes on", lambda: at_hub.count("MIRROR"), await at_hub.count("ORIGIN"))
+    await narrator.comes("MIRROR goes on", lambda: at_hub.count("MIRROR"), await at_hub.count("ORIGIN"))
     both = {name: [await at_hub.has(name, sequence) for sequence in (3, 5)] for name in ("ORIGIN", "MIRROR")}
-    telling.show(
+    narrator.show(
         "who has message 3, deleted in the origin, and 5, deleted in the mirror",
         both,
         {
@@ -82,12 +84,12 @@ async def _delete(at_hub: JetStream, telling: Telling) -> None:
     )
 
 
-async def _consume(at_hub: JetStream, telling: Telling) -> None:
-    telling.chapter("A mirror has consumers like any stream")
+async def _consume(at_hub: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("A mirror has consumers like any stream")
     config = {"durable_name": "reader", "ack_policy": "explicit", "filter_subject": "o.b"}
     await at_hub.request("CONSUMER.CREATE.MIRROR.reader", {"stream_name": "MIRROR", "config": config})
     wanted = await at_hub.bodies("MIRROR_OF_B")
-    telling.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)
+    narrator.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)
 
 
 def _instant(message: dict[str, str]) -> str:

@@ -1,7 +1,7 @@
 """Origins whose messages go when they are read: work queues and interest. ``plan`` refuses what cannot be relied on."""
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology
-from aggregator.scenarios.telling import Telling
 
 QUEUE = '[[stream]]\nname = "WORK"\nsubjects = ["work"]\nretention = "workqueue"\n'
 DONE = '[[stream]]\nname = "DONE"\n[[stream.source]]\nname = "WORK"\nsourcing = "plain"\n'
@@ -17,64 +17,64 @@ LATE_QUEUE = '[[stream]]\nname = "LATE_WORK"\nsubjects = ["late"]\nretention = "
 LATE_DONE = '[[stream]]\nname = "LATE_DONE"\n[[stream.source]]\nname = "LATE_WORK"\nsourcing = "plain"\n'
 
 
-async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, telling: Telling) -> None:
+async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, narrator: Narrator) -> None:
     """Copy such origins where that works, and where NATS leaves it undefined."""
-    telling.chapter("A work queue as origin, in one domain")
-    telling.show("copies that plan refuses", len((await topology.apply(QUEUE + DONE)).refused), 0)
+    narrator.chapter("A work queue as origin, in one domain")
+    narrator.show("copies that plan refuses", len((await topology.apply(QUEUE + DONE)).refused), 0)
     await at_hub.publish("work", "1", "2", "3")
-    await telling.comes("the copy has the work", lambda: at_hub.bodies("DONE"), ["1", "2", "3"])
-    await telling.comes("the source removes it from the queue, which holds", lambda: at_hub.count("WORK"), 0)
+    await narrator.comes("the copy has the work", lambda: at_hub.bodies("DONE"), ["1", "2", "3"])
+    await narrator.comes("the source removes it from the queue, which holds", lambda: at_hub.count("WORK"), 0)
     config = {"durable_name": "worker", "ack_policy": "explicit"}
-    telling.show(
+    narrator.show(
         "a local consumer beside the source",
         await at_hub.answer("CONSUMER.CREATE.WORK.worker", {"stream_name": "WORK", "config": config}),
         ACCEPTED,
         note="local clients that try to create further consumers will fail",
     )
     await at_hub.publish("work", "4")
-    await telling.comes("the copy goes on", lambda: at_hub.bodies("DONE"), ["1", "2", "3", "4"])
-    telling.show("and the local consumer gets it too", await at_hub.fetch("WORK", "worker", 1), ["4"])
-    await _consumer_first(topology, at_hub, telling)
+    await narrator.comes("the copy goes on", lambda: at_hub.bodies("DONE"), ["1", "2", "3", "4"])
+    narrator.show("and the local consumer gets it too", await at_hub.fetch("WORK", "worker", 1), ["4"])
+    await _consumer_first(topology, at_hub, narrator)
 
-    telling.chapter("A work queue behind a leaf link")
+    narrator.chapter("A work queue behind a leaf link")
     todo = await topology.plan(EDGE_QUEUE + EDGE_DONE)
     for reason in todo.refused:
-        telling.sentence(reason)
-    telling.show("of a leaf's work queue, copies that plan refuses", len(todo.refused), 1)
-    telling.show(
+        narrator.sentence(reason)
+    narrator.show("of a leaf's work queue, copies that plan refuses", len(todo.refused), 1)
+    narrator.show(
         "told allow = true, it refuses (copies)", len((await topology.apply(EDGE_QUEUE + EDGE_DONE + ALLOW)).refused), 0
     )
     await at_edge.publish("edge.work", "1", "2")
-    await telling.comes("while the link is up, the copy has the work", lambda: at_hub.bodies("EDGE_DONE"), ["1", "2"])
-    await telling.comes("and the queue, which holds then", lambda: at_edge.count("EDGE_WORK"), 0)
+    await narrator.comes("while the link is up, the copy has the work", lambda: at_hub.bodies("EDGE_DONE"), ["1", "2"])
+    await narrator.comes("and the queue, which holds then", lambda: at_edge.count("EDGE_WORK"), 0)
 
-    telling.chapter("An interest stream as origin")
+    narrator.chapter("An interest stream as origin")
     await topology.apply(INTEREST)
     await at_hub.publish("interest", "before")
-    telling.show("messages kept of what comes while nobody reads", await at_hub.count("INTEREST"), 0)
+    narrator.show("messages kept of what comes while nobody reads", await at_hub.count("INTEREST"), 0)
     todo = await topology.plan(INTEREST + KEPT)
     for reason in todo.refused:
-        telling.sentence(reason)
-    telling.show("of an interest stream, copies that plan refuses", len(todo.refused), 1)
+        narrator.sentence(reason)
+    narrator.show("of an interest stream, copies that plan refuses", len(todo.refused), 1)
     await topology.apply(INTEREST + KEPT + ALLOW)
 
     async def heard() -> bool:
         return all(row.healthy for row in (await topology.report()).replication)
 
-    await telling.comes("told allow = true, the copy hears from it", heard, True)
+    await narrator.comes("told allow = true, the copy hears from it", heard, True)
     await at_hub.publish("interest", "after")
-    await telling.comes(
+    await narrator.comes(
         "the copy has what came while it was there", lambda: at_hub.bodies("KEPT"), ["after"], note="undefined"
     )
 
 
-async def _consumer_first(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
+async def _consumer_first(topology: Topology, at_hub: JetStream, narrator: Narrator) -> None:
     await topology.apply(LATE_QUEUE)
     config = {"durable_name": "worker", "ack_policy": "explicit"}
     await at_hub.request("CONSUMER.CREATE.LATE_WORK.worker", {"stream_name": "LATE_WORK", "config": config})
     await at_hub.publish("late", "1", "2")
     await topology.apply(LATE_QUEUE + LATE_DONE)
-    await telling.comes(
+    await narrator.comes(
         "a source of a queue that has a local consumer already takes",
         lambda: at_hub.bodies("LATE_DONE"),
         ["1", "2"],

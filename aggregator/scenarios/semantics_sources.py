@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology
-from aggregator.scenarios.telling import Telling
 from shared.embedded.server import EmbeddedNats
 from shared.instants import format_instant, parse_instant
 
@@ -16,21 +16,21 @@ _ALL = [str(number) for number in range(1, COUNT + 1)]
 _BOTH_FILTER_AND_TRANSFORMS = "error 10144"
 
 
-async def play(topology: Topology, hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
+async def play(topology: Topology, hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, narrator: Narrator) -> None:
     """Lay out an origin with ten messages on two subjects, and every sort of source of it."""
-    telling.chapter("Ten messages, on o.a and o.b in turn")
+    narrator.chapter("Ten messages, on o.a and o.b in turn")
     await topology.apply(ORIGIN)
     for number in _ALL:
         await at_hub.publish("o.a" if int(number) % 2 else "o.b", number)
-    await _options(topology, at_hub, telling)
-    await _fan_out(at_hub, telling)
-    await _listening(hub, at_hub, as_app, telling)
-    await _own_changes(at_hub, telling)
-    await _late(topology, at_hub, telling)
+    await _options(topology, at_hub, narrator)
+    await _fan_out(at_hub, narrator)
+    await _listening(hub, at_hub, as_app, narrator)
+    await _own_changes(at_hub, narrator)
+    await _late(topology, at_hub, narrator)
 
 
-async def _options(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
-    telling.chapter("One origin, fanned out to many: each takes something else of it")
+async def _options(topology: Topology, at_hub: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("One origin, fanned out to many: each takes something else of it")
     sixth = format_instant(parse_instant((await at_hub.messages("ORIGIN"))[5]["time"]))
     await topology.apply(
         ORIGIN
@@ -52,66 +52,68 @@ async def _options(topology: Topology, at_hub: JetStream, telling: Telling) -> N
         "TAKEN_OUT": ("everything, and a retention of its own", _ALL),
     }
     for name, (claim, bodies) in expected.items():
-        await telling.comes(f"{name}: {claim}", _bodies(at_hub, name), bodies)
-    telling.show("RENAMED: under the new names", await at_hub.subjects("RENAMED"), ["new.a", "o.b"] * (COUNT // 2))
+        await narrator.comes(f"{name}: {claim}", _bodies(at_hub, name), bodies)
+    narrator.show("RENAMED: under the new names", await at_hub.subjects("RENAMED"), ["new.a", "o.b"] * (COUNT // 2))
     sequences = [message["seq"] for message in await at_hub.messages("FROM_SEQUENCE")]
-    telling.show("FROM_SEQUENCE: sequences are its own", sequences, [1, 2, 3, 4, 5])
+    narrator.show("FROM_SEQUENCE: sequences are its own", sequences, [1, 2, 3, 4, 5])
     listening = (await at_hub.info("FROM_SEQUENCE"))["config"].get("subjects") or []
-    telling.show("FROM_SEQUENCE: a replica that is only read listens on", listening, [])
+    narrator.show("FROM_SEQUENCE: a replica that is only read listens on", listening, [])
     both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
     refused = await at_hub.answer("STREAM.CREATE.BOTH", {"name": "BOTH", "sources": [both]})
-    telling.show("of a source, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
+    narrator.show("of a source, a filter together with transforms", refused, _BOTH_FILTER_AND_TRANSFORMS)
 
 
-async def _fan_out(at_hub: JetStream, telling: Telling) -> None:
+async def _fan_out(at_hub: JetStream, narrator: Narrator) -> None:
     consumers = (await at_hub.request("CONSUMER.NAMES.ORIGIN"))["consumers"] or []
-    telling.show("the origin shows consumers of its copies", consumers, [])
+    narrator.show("the origin shows consumers of its copies", consumers, [])
     await at_hub.request("STREAM.DELETE.PARTLY")
     left = (await at_hub.info("ORIGIN"))["state"]["consumer_count"]
-    telling.show("and after one copy was deleted, with nothing to clean up", left, 0)
+    narrator.show("and after one copy was deleted, with nothing to clean up", left, 0)
 
 
-async def _listening(hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, telling: Telling) -> None:
-    telling.chapter("A stream with a source takes direct writes too, unless authorization takes the subject away")
+async def _listening(hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("A stream with a source takes direct writes too, unless authorization takes the subject away")
     await at_hub.publish("gathered.x", "directly")
-    await telling.comes("GATHERED: direct write", _last(at_hub, "GATHERED"), "directly")
+    await narrator.comes("GATHERED: direct write", _last(at_hub, "GATHERED"), "directly")
     await as_app.client.publish("gathered.x", b"as app, who may not")
     await as_app.client.flush()
 
     async def denied() -> bool:
         return any("gathered.x" in reason for reason in as_app.denials)
 
-    await telling.comes("a client without the permission is denied", denied, True)
+    await narrator.comes("a client without the permission is denied", denied, True)
     await at_hub.publish("o.a", "eleventh")
-    await telling.comes("GATHERED: what is sourced still comes", _last(at_hub, "GATHERED"), "eleventh")
-    telling.show("GATHERED: nothing of the denied client, all else", await at_hub.count("GATHERED"), COUNT + 2)
+    await narrator.comes("GATHERED: what is sourced still comes", _last(at_hub, "GATHERED"), "eleventh")
+    narrator.show("GATHERED: nothing of the denied client, all else", await at_hub.count("GATHERED"), COUNT + 2)
     hub.reload(hub.settings.extra_config.replace(DENIED, ""))
-    await telling.comes("for a time only: allowed again, it writes", lambda: as_app.stores("gathered.x", "again"), True)
+    await narrator.comes(
+        "for a time only: allowed again, it writes", lambda: as_app.stores("gathered.x", "again"), True
+    )
 
 
-async def _own_changes(at_hub: JetStream, telling: Telling) -> None:
-    telling.chapter("What is done to a copy stays there, and deletes in the origin are not replicated")
+async def _own_changes(at_hub: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("What is done to a copy stays there, and deletes in the origin are not replicated")
     origin = await at_hub.bodies("ORIGIN")
-    telling.show("ORIGIN has nothing of what GATHERED took directly", origin, [*_ALL, "eleventh"])
+    narrator.show("ORIGIN has nothing of what GATHERED took directly", origin, [*_ALL, "eleventh"])
     await at_hub.request("STREAM.MSG.DELETE.GATHERED", {"seq": 2})
     await at_hub.request("STREAM.MSG.DELETE.ORIGIN", {"seq": 4})
     await at_hub.publish("o.a", "twelfth")
-    await telling.comes("GATHERED: goes on", _last(at_hub, "GATHERED"), "twelfth")
+    await narrator.comes("GATHERED: goes on", _last(at_hub, "GATHERED"), "twelfth")
     both = {name: [await at_hub.has(name, sequence) for sequence in (2, 4)] for name in ("ORIGIN", "GATHERED")}
-    telling.show(
+    narrator.show(
         "who has message 2, deleted in GATHERED, and 4, deleted in ORIGIN",
         both,
         {"ORIGIN": [True, False], "GATHERED": [False, True]},
     )
     read = {"durable_name": "reader", "ack_policy": "explicit"}
     await at_hub.request("CONSUMER.CREATE.TAKEN_OUT.reader", {"stream_name": "TAKEN_OUT", "config": read})
-    telling.show("TAKEN_OUT, a work queue, gives its reader", await at_hub.fetch("TAKEN_OUT", "reader", 3), _ALL[:3])
-    await telling.comes("which leaves there", _first(at_hub, "TAKEN_OUT"), 4)
-    telling.show("and in ORIGIN, which keeps all of it, still", await at_hub.has("ORIGIN", 1), True)
+    narrator.show("TAKEN_OUT, a work queue, gives its reader", await at_hub.fetch("TAKEN_OUT", "reader", 3), _ALL[:3])
+    await narrator.comes("which leaves there", _first(at_hub, "TAKEN_OUT"), 4)
+    narrator.show("and in ORIGIN, which keeps all of it, still", await at_hub.has("ORIGIN", 1), True)
 
 
-async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None:
-    telling.chapter("Sources by sequence, not by time, where the stream holds something already")
+async def _late(topology: Topology, at_hub: JetStream, narrator: Narrator) -> None:
+    narrator.chapter("Sources by sequence, not by time, where the stream holds something already")
     both = '[[stream]]\nname = "BY_TIME"\nsubjects = ["t"]\n[[stream]]\nname = "BY_SEQUENCE"\nsubjects = ["s"]\n'
     await topology.apply(ORIGIN + both)
     await at_hub.publish("t", "before")
@@ -123,7 +125,7 @@ async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None
         + _copy("BY_SEQUENCE", "start_sequence = 1", 'subjects = ["s"]')
     )
     await at_hub.publish("o.a", "after")
-    await telling.comes(
+    await narrator.comes(
         "by start_time: what came before its own last message is skipped",
         _bodies(at_hub, "BY_TIME"),
         ["before", "after"],
@@ -131,7 +133,7 @@ async def _late(topology: Topology, at_hub: JetStream, telling: Telling) -> None
     )
     held = [body for body in _ALL if body != "4"]
     whole = ["before", *held, "eleventh", "twelfth", "after"]
-    await telling.comes("by start_sequence: everything comes", _bodies(at_hub, "BY_SEQUENCE"), whole)
+    await narrator.comes("by start_sequence: everything comes", _bodies(at_hub, "BY_SEQUENCE"), whole)
 
 
 def _copy(name: str, takes: str, own: str = "") -> str:

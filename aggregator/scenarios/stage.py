@@ -12,7 +12,7 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
-from aggregator.scenarios.telling import DEADLINE
+from aggregator.scenarios.narrator import DEADLINE
 from aggregator.topology.apply import ApplyFailed, apply
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
@@ -53,7 +53,7 @@ class Topology:
         topology = load_settings(self.path, TopologySettings)
         wanted = desired(topology)
         async with connections(topology) as opened:
-            return plan(wanted, await observe(wanted, opened, with_strays=True))
+            return plan(wanted, await observe(wanted, opened, with_orphans=True))
 
     async def apply(self, streams: str | None = None) -> Plan:
         """Carry it out too, whatever that destroys; refused copies stay refused. Give the plan as it was at first.

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from aggregator.topology.model import Config
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.plan.changes import Action, Change, Plan
-from aggregator.topology.plan.differences import FieldChange, not_taken
+from aggregator.topology.plan.differences import FieldChange, ignored_fields
 from aggregator.topology.plan.text import named, untaken
 from shared.nats.connection import ApiError, RequestFailed, request_json
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, create_stream
@@ -52,7 +52,7 @@ async def apply(plan: Plan, opened: Connections, on_done: Callable[[Change], Non
     for number, change in enumerate(plan.changes):
         try:
             step = _apply_to_consumer if change.consumer else _apply_to_stream
-            fields = tuple(not_taken(change.config, await _carry_out(step, change, opened)))
+            fields = tuple(ignored_fields(change.config, await _carry_out(step, change, opened)))
             if any(each.field in _COPIES for each in fields):
                 raise ApplyFailed(untaken(change, fields))
         except ApplyFailed as error:

@@ -89,7 +89,7 @@ class DesiredConsumer(msgspec.Struct, frozen=True):
 Desired = DesiredStream | DesiredConsumer
 
 
-def told(said: Iterable[tuple[Place | str, str]]) -> list[str]:
+def lines_by_place(said: Iterable[tuple[Place | str, str]]) -> list[str]:
     """Write a line for each thing that is said, and name there all the places of which it is."""
     places: dict[str, list[str]] = {}
     for place, text in said:

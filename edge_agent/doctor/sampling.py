@@ -2,6 +2,7 @@
 
 import secrets
 from collections import Counter
+from contextlib import aclosing
 
 import msgspec
 import nats.errors
@@ -17,11 +18,11 @@ from edge_agent.doctor.visit import Visit
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
+from shared.nats.stream_messages import delivered
 from shared.tables import visible
 
 MOST_MESSAGES = 10_000
 MOST_BYTES = 16 << 20
-FETCH = 500
 PATIENCE = 2.0
 FORGOTTEN_AFTER = 5_000_000_000
 
@@ -71,13 +72,11 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
 
 
 async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: Sample) -> None:
-    jetstream = visit.client.jetstream(domain=block.source.domain or None)
-    subscription = await jetstream.pull_subscribe_bind(consumer, stream=block.source.stream)
+    source = block.source
+    messages = delivered(visit.client, source.stream, consumer, count, api=api_prefix(source.domain), deadline=PATIENCE)
     intake = Intake(block.sender_rule(), "", DigestRule())
-    while count > 0:
-        messages = await subscription.fetch(min(FETCH, count), timeout=PATIENCE)
-        count -= len(messages)
-        for message in messages:
+    async with aclosing(messages):
+        async for message in messages:
             delivery = delivery_of(message.reply)
             taken = intake.read(
                 SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
@@ -92,4 +91,3 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
                 sample.rejected[taken.reason] += 1
                 shown = excerpt(message.data) or "empty"
                 sample.examples[taken.reason] = f"message {delivery.sequence} on {visible(message.subject)}: {shown}"
-    await subscription.unsubscribe()

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from shared.terminal import echo
-from tests.support.fault_run import run_faults
-from tests.support.fault_schedule import FaultKind
+from tests.support.faults.run import run_faults
+from tests.support.faults.schedule import FaultKind
 
 FAULTS = 200
 DRAW = "A kind, or KIND=CARDS: faults are of such kinds alone; of each so many are in a deck (1). May be repeated."

@@ -8,11 +8,11 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark.caches import default_cache
 from aggregator.lakehouse.spark.jars import iceberg_jars
 from shared.instants import DAY, HOUR
-from tests.support.documents import examples
-from tests.support.hub import Block, Hub
-from tests.support.quick_spark import QUICK_JAVA, spark_block
-from tests.support.small_rollup import START
-from tests.support.spark_cluster import cluster, environment
+from tests.support.documents.documents import examples
+from tests.support.lakehouse.hub import Block, Hub
+from tests.support.lakehouse.quick_spark import QUICK_JAVA, spark_block
+from tests.support.lakehouse.small_rollup import START
+from tests.support.lakehouse.spark_cluster import cluster, environment
 
 SMALL = {
     # Compiling code for three rows would take most of the test's time.

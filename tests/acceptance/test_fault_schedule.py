@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_test import assert_clean
+from tests.support.faults.in_test import assert_clean
 
 
 async def test_a_schedule_of_faults_loses_nothing_says_nothing_twice_and_nothing_wrong(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_run import CERTAIN_TAKEOVERS
-from tests.support.fault_test import assert_clean
+from tests.support.faults.in_test import assert_clean
+from tests.support.faults.run import CERTAIN_TAKEOVERS
 
 SHARE = 10
 """One in so many faults of a schedule is also played to a pair."""

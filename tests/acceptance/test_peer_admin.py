@@ -10,8 +10,8 @@ import pytest
 
 from shared.identifiers import AdvisoryKind
 from shared.wire import CHORIA_EVENTS
-from tests.support.agent_process import SETTINGS, Deployment, deployed
-from tests.support.fleet_region import STREAM
+from tests.support.agent.agent_process import SETTINGS, Deployment, deployed
+from tests.support.delivery.fleet_region import STREAM
 from tests.support.waiting import until
 
 PEER = os.environ.get("MUSTER_PEER", "")

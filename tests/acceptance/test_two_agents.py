@@ -17,9 +17,9 @@ from aggregator.demo.comparison import Figures, Rules, judge
 from aggregator.demo.tables import Published, read
 from shared import wire
 from shared.instants import SECOND
-from tests.support.regions import client_of
-from tests.support.straight_run import advisories_of_a_straight_run, stored_message
-from tests.support.two_sites import REGION, STALE_AFTER, ArchivedRecord, TwoSites, two_sites
+from tests.support.agent.straight_run import advisories_of_a_straight_run, stored_message
+from tests.support.topology.regions import client_of
+from tests.support.topology.two_sites import REGION, STALE_AFTER, ArchivedRecord, TwoSites, two_sites
 from tests.support.waiting import until
 
 SENDERS = 40

@@ -16,10 +16,10 @@ from edge_agent.observability.status_report import StatusReport, read_status
 from edge_agent.store.housekeeping import FREE_PAGES_KEPT, PAGE_SIZE
 from edge_agent.store.read_only import StoreUnreadable
 from shared.nats.jetstream_api import request_json
-from tests.support.fault_evidence import client_of, gather, last_sequence
-from tests.support.fault_run import has_said_everything
-from tests.support.fault_stage import STREAM, FaultStage, fault_stage
-from tests.support.fault_verdict import judge
+from tests.support.faults.evidence import client_of, gather, last_sequence
+from tests.support.faults.run import has_said_everything
+from tests.support.faults.stage import STREAM, FaultStage, fault_stage
+from tests.support.faults.verdict import judge
 from tests.support.waiting import until
 
 ROUNDS = 7 * 24 * 12

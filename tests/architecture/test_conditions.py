@@ -7,8 +7,8 @@ from pathlib import Path
 
 from edge_agent.observability import conditions
 from edge_agent.observability.conditions import CATALOGUE, Kind
-from tests.support.condition_reference import condition_reference
-from tests.support.reference import FOLDER
+from tests.support.documents.condition_reference import condition_reference
+from tests.support.documents.reference import FOLDER
 
 TESTS = Path(__file__).resolve().parents[1]
 

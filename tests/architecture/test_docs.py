@@ -12,7 +12,7 @@ import pytest
 
 from aggregator.cli import cli as aggregator_cli
 from edge_agent.cli import cli as agent_cli
-from tests.support.reference import FOLDER, PAGES
+from tests.support.documents.reference import FOLDER, PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 MANUAL = ROOT / "docs"

@@ -17,9 +17,9 @@ from edge_agent.observability.metrics import counted_causes
 from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import FleetConnection
 from shared.settings import Duration, FilePath, Size, parse_settings
-from tests.support.metric_reference import cause_notes
-from tests.support.reference import FOLDER
-from tests.support.settings_reference import FILES, NOTES, SettingsFile, keys_of
+from tests.support.documents.metric_reference import cause_notes
+from tests.support.documents.reference import FOLDER
+from tests.support.documents.settings_reference import FILES, NOTES, SettingsFile, keys_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOWTO = DOCS / "howto"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from aggregator.topology.report import findings
 from aggregator.topology.report.findings import CATALOGUE, Kind
-from tests.support.hub_condition_reference import hub_condition_reference
-from tests.support.reference import FOLDER
+from tests.support.documents.hub_condition_reference import hub_condition_reference
+from tests.support.documents.reference import FOLDER
 
 TOPOLOGY = Path(findings.__file__).parents[1]
 

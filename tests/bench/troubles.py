@@ -16,7 +16,7 @@ from tests.bench.children import Child
 from tests.bench.detectors import StreamClock
 from tests.bench.stage import Stage
 from tests.bench.streams import change_stream
-from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
+from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
 
 SITE_STORAGE = "32MB"
 _BALLAST = (512 << 10, 16 << 10, 512)

@@ -13,7 +13,7 @@ from edge_agent.core.decisions import Clamped
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase, SenderState
 from edge_agent.store.port import BatchCommit
-from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, sender
+from tests.support.store.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, sender
 
 SENDERS = 40
 ACKNOWLEDGED_EVERY = 5

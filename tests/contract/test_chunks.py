@@ -25,8 +25,8 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ORIGIN_HEADER, ForwardReason, decode_advisory, parse_origin_header
-from tests.support.quick_files import quick_directory
-from tests.support.store_batches import (
+from tests.support.store.quick_files import quick_directory
+from tests.support.store.store_batches import (
     ALL_ROWS,
     BLOCK,
     BLOCK_ID,
@@ -37,9 +37,9 @@ from tests.support.store_batches import (
     waiting,
     watermark,
 )
-from tests.support.store_batches import advisory as advisory_row
-from tests.support.store_batches import batch as batch_of
-from tests.support.store_batches import registration as registration_row
+from tests.support.store.store_batches import advisory as advisory_row
+from tests.support.store.store_batches import batch as batch_of
+from tests.support.store.store_batches import registration as registration_row
 from tests.support.waiting import until
 
 EMITTER = Emitter(BLOCK_ID, "dub1-a", "boot", "1.0", "sender", bytes(32))

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, waiting
+from tests.support.store.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, opened, registration, waiting
 
 SMALL = 100_000
 """A limit for outboxes of a few rows, in bytes."""

@@ -23,7 +23,7 @@ from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind, BlockId, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
-from tests.support.store_batches import BLOCK_ID, INCARNATION, POLICY, opened
+from tests.support.store.store_batches import BLOCK_ID, INCARNATION, POLICY, opened
 
 
 def forward(sender_id: str, sequence: int, size: int = 10) -> Forward:

@@ -14,8 +14,8 @@ from edge_agent.store import files, schema
 from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
 from edge_agent.store.port import StoreFailing
 from edge_agent.store.sqlite import StoreDamaged
-from tests.support.failing_disk import dead_sector, fail, failing_disk
-from tests.support.store_batches import BLOCK, advisory, batch, fill, opened, read_wholly, waiting
+from tests.support.store.failing_disk import dead_sector, fail, failing_disk
+from tests.support.store.store_batches import BLOCK, advisory, batch, fill, opened, read_wholly, waiting
 
 PAGE = 4096
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from edge_agent.core.records import Lane
-from tests.support.fault_database import change
-from tests.support.store_batches import batch, opened, registration
+from tests.support.faults.database import change
+from tests.support.store.store_batches import batch, opened, registration
 
 MANY = 300
 

@@ -8,7 +8,7 @@ import pytest
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import ALL_ROWS, advisory, batch, opened, registration, waiting, watermark
+from tests.support.store.store_batches import ALL_ROWS, advisory, batch, opened, registration, waiting, watermark
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from edge_agent.store.files import Prepared, StoreUnusable, prepare
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.old_stores import STATEMENTS, make_old_store
-from tests.support.store_batches import (
+from tests.support.store.old_stores import STATEMENTS, make_old_store
+from tests.support.store.store_batches import (
     ALL_ROWS,
     BLOCK,
     ROOM,

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import (
+from tests.support.store.store_batches import (
     ALL_ROWS,
     BLOCK,
     advisory,

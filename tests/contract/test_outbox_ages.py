@@ -8,7 +8,7 @@ import pytest
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import reading
-from tests.support.store_batches import advisory, batch, opened, registration, watermark
+from tests.support.store.store_batches import advisory, batch, opened, registration, watermark
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.quick_files import quick_directory
-from tests.support.store_batches import BLOCK, advisory, batch, copy, opened, registration, watermark
+from tests.support.store.quick_files import quick_directory
+from tests.support.store.store_batches import BLOCK, advisory, batch, copy, opened, registration, watermark
 
 STEPS = 300
 

@@ -15,8 +15,8 @@ import pytest
 from edge_agent.runtime.process import keep_private, open_to_others
 from edge_agent.store.files import prepare
 from edge_agent.store.site_key import site_key
-from tests.support.operated_agent import COMMAND
-from tests.support.store_batches import advisory, batch, opened
+from tests.support.agent.operated_agent import COMMAND
+from tests.support.store.store_batches import advisory, batch, opened
 
 GROUP, NOBODY = 4242, 65534
 READERS = "root, the agent's user and its group may read it"

@@ -12,7 +12,7 @@ import pytest
 from edge_agent.core.records import Lane, SizeLimit, TooLarge
 from edge_agent.store import decision_log_sql, schema
 from edge_agent.store.files import prepare
-from tests.support.store_batches import advisory, batch, copy, opened, registration, sender, watermark
+from tests.support.store.store_batches import advisory, batch, copy, opened, registration, sender, watermark
 
 ADVISORIES, REGISTRATIONS, COPIES = "advisory_outbox", "registration_outbox", "copy_outbox"
 BEHIND = "SEARCH {} USING INTEGER PRIMARY KEY (rowid>?)"

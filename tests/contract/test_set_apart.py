@@ -16,8 +16,8 @@ from edge_agent.inspection.outbox import SetApartRow, list_set_apart, write_set_
 from edge_agent.store.files import prepare
 from edge_agent.store.port import EVERYTHING, LaneDepth, PutBack, SetApart
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support import fault_database
-from tests.support.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, die, opened, registration, waiting
+from tests.support.faults import database as fault_database
+from tests.support.store.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, die, opened, registration, waiting
 
 ROOM = 8 << 20
 BOUND = ROOM // 4

@@ -12,7 +12,7 @@ from edge_agent.delivery.fast_path import ROOM, FastPath
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.wire import ForwardReason
-from tests.support.store_batches import ALL_ROWS, BLOCK, BLOCK_ID, batch, opened, state_at
+from tests.support.store.store_batches import ALL_ROWS, BLOCK, BLOCK_ID, batch, opened, state_at
 
 LIMIT = 1 << 20
 COUNT = 1_000

@@ -20,7 +20,7 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from tests.contract import mortal_committer
 from tests.contract.mortal_committer import ACKNOWLEDGED_EVERY, numbered_batch, senders_after
-from tests.support.store_batches import (
+from tests.support.store.store_batches import (
     BLOCK,
     BLOCK_ID,
     advisory,

@@ -19,7 +19,7 @@ from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_b
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import (
+from tests.support.store.store_batches import (
     BLOCK,
     advisory,
     batch,

@@ -17,7 +17,7 @@ from edge_agent.store import housekeeping, sqlite_store
 from edge_agent.store.housekeeping import FREE_PAGES_KEPT, PAGE_SIZE
 from edge_agent.store.port import StoreFull, StoreLocked
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.store_batches import (
+from tests.support.store.store_batches import (
     ALL_ROWS,
     BLOCK,
     advisory,

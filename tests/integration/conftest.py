@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.fleet_region import Region, running_region
-from tests.support.store_batches import opened
+from tests.support.delivery.fleet_region import Region, running_region
+from tests.support.store.store_batches import opened
 
 
 @pytest.fixture

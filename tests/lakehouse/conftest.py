@@ -17,8 +17,8 @@ from aggregator.lakehouse.spark.jars import JARS, POSTGRESQL, JarsUnavailable, i
 from aggregator.lakehouse.spark.session import start
 from shared.nats.connection import ConnectionSettings
 from shared.settings import FilePath
-from tests.support.hub import Hub
-from tests.support.quick_spark import SPARK
+from tests.support.lakehouse.hub import Hub
+from tests.support.lakehouse.quick_spark import SPARK
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -26,7 +26,7 @@ from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration
 from tests.lakehouse.conftest import say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
-from tests.support.random_fleet import Times
+from tests.support.lakehouse.random_fleet import Times
 
 FIRST_DAY = date(2026, 2, 27)
 START = int(datetime(FIRST_DAY.year, FIRST_DAY.month, FIRST_DAY.day, tzinfo=UTC).timestamp()) * SECOND

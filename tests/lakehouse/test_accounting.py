@@ -22,8 +22,16 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.support.drawn_histories import drawn
-from tests.support.random_fleet import Times, Window, account, advisory_rows, draw_block, draw_windows, watermark_rows
+from tests.support.lakehouse.drawn_histories import drawn
+from tests.support.lakehouse.random_fleet import (
+    Times,
+    Window,
+    account,
+    advisory_rows,
+    draw_block,
+    draw_windows,
+    watermark_rows,
+)
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
 BOUND = 2 * 5 * MINUTE

@@ -16,9 +16,9 @@ from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.query.packed_content import LIMIT
 from aggregator.lakehouse.tables.schemas import REGISTRATIONS, SENDER_DAY_EXCEPTIONS, SENDER_MAINTENANCE_DAYS
 from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
-from tests.support.histories import month, observed
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import BLOCK, REGION_OF, STALE_AFTER, START, Coverage, Interval, bucket_of
+from tests.support.lakehouse.histories import month, observed
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import BLOCK, REGION_OF, STALE_AFTER, START, Coverage, Interval, bucket_of
 
 Times = tuple[Any, ...]
 KNOWN_THROUGH = START + 2 * DAY

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from aggregator.cli import cli
 from aggregator.lakehouse.query.engine import open_tables
-from tests.support.documents import ANALYSTS, Question, answer_to, commands, examples, questions
-from tests.support.histories import month
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.documents.documents import ANALYSTS, Question, answer_to, commands, examples, questions
+from tests.support.lakehouse.histories import month
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 TABLES, SETTINGS = "/srv/muster/tables", "/etc/muster/aggregator.toml"
 PROGRAMS = [program for program in examples(ANALYSTS, "python") if TABLES in program or SETTINGS in program]

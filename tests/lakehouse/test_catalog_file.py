@@ -17,9 +17,9 @@ from aggregator.lakehouse.warehouse.catalog_file import rebuild
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import Block
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import START, Coverage, Interval
+from tests.support.lakehouse.hub import Block
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import START, Coverage, Interval
 
 KNOWN_THROUGH = START + DAY
 ASKED = "SELECT * FROM sender_availability_daily ORDER BY ALL"

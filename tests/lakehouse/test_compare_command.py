@@ -12,8 +12,8 @@ from aggregator.demo.tables import Times, read
 from aggregator.lakehouse.tables.schemas import FLEET_AVAILABILITY_DAILY, SITE_AVAILABILITY_HOURLY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.truth import TruthHeader, TruthLine, TruthThrough, UpInterval, encode_line
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import (
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import (
     IMPORTED_BLOCK,
     REGISTRATION_INTERVAL,
     STALE_AFTER,

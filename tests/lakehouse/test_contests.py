@@ -9,7 +9,7 @@ from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import DERIVED
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import Block, Message
+from tests.support.lakehouse.hub import Block, Message
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
 FIRST = TODAY - 2 * DAY

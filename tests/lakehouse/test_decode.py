@@ -1,8 +1,8 @@
 """What each message is: a record of a table, or quarantined for its reason. The subject outranks the body."""
 
 import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,21 +12,18 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from aggregator.lakehouse.archive.consumer import Messages
-from aggregator.lakehouse.archive.spark_source import SCHEMA, rows_of
-from aggregator.lakehouse.bronze import decode, fast_decode, policy_rows
+from aggregator.lakehouse.bronze import advisories, decode, policy_rows
 from aggregator.lakehouse.bronze.quarantine import QuarantineReason as Reason
-from aggregator.lakehouse.tables.schemas import ADVISORIES as ADVISORIES_TABLE
+from aggregator.lakehouse.bronze.spark_source import SCHEMA, rows_of, rows_of_others
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
 from shared.thresholds import Thresholds
-from tests.support.hub import Block, Message, said
+from tests.support.lakehouse.hub import Block, Message, said
 
 AT = parse_instant("2026-02-03T04:05:06.000007Z")
 DUB1 = Block("eu-west", "dub1")
-ARCHIVED = datetime(2026, 2, 3, 5, tzinfo=UTC)
 ARCHIVED_AT = parse_instant("2026-02-03T05:00:00Z")
-TYPES = {"STRING": pa.string(), "BIGINT": pa.int64(), "TIMESTAMP": pa.timestamp("us", "UTC"), "BOOLEAN": pa.bool_()}
 CHORIA = {
     "protocol": "io.choria.sr.v2.age_advisory",
     "event_id": "f3c9a2",
@@ -143,14 +140,31 @@ def cases_of_policy() -> Iterator[Case]:
 CASES = tuple(cases())
 
 
+def batch_of(messages: Sequence[Message]) -> Messages:
+    """Number messages from 1, as the archive would."""
+    count = len(messages)
+    return Messages(
+        np.arange(1, count + 1),
+        [message.subject.encode() for message in messages],
+        np.full(count, ARCHIVED_AT),
+        [headers_of(message) for message in messages],
+        [message.body for message in messages],
+    )
+
+
+def headers_of(message: Message) -> bytes:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (message.headers or {}).items())
+    return f"NATS/1.0\r\n{lines}\r\n".encode() if lines else b""
+
+
+def decoded_by_spark(spark: SparkSession, messages: Sequence[Message], choria_region: str = "") -> DataFrame:
+    rows = pa.Table.from_batches([rows_of(batch_of(messages), choria_region)])
+    return decode.decode(spark.createDataFrame(rows, SCHEMA))
+
+
 @pytest.fixture(scope="module")
 def decoded(spark: SparkSession) -> DataFrame:
-    rows = []
-    for number, case in enumerate(CASES, start=1):
-        subject, body, headers = case.message
-        read = [(headers or {}).get(name) for name in ("Muster-Origin", "Choria-SR-Source", "Muster-Reason")]
-        rows.append((number, subject, ARCHIVED, *read, None, None, bytearray(body)))
-    return decode.decode(spark.createDataFrame(rows, SCHEMA), choria_region="eu-west").persist()
+    return decoded_by_spark(spark, [case.message for case in CASES], "eu-west").persist()
 
 
 def test_every_message_becomes_what_it_is_or_is_quarantined_for_its_reason(decoded: DataFrame) -> None:
@@ -163,67 +177,58 @@ def test_every_message_becomes_what_it_is_or_is_quarantined_for_its_reason(decod
     assert decode.quarantined(decoded, 1).count() == sum(isinstance(case.becomes, Reason) for case in CASES)
 
 
-def test_advisories_taken_while_they_are_read_are_those_that_spark_would_take(decoded: DataFrame) -> None:
-    whole = DUB1.stale("n1", AT)
-    strange = [
-        whole._replace(body=body)
-        for body in (
-            whole.body + whole.body, whole.body + b" ", whole.body.replace(b"n1", b"\xff"), b'{"a": NaN}',
-            whole.body[:-1], whole.body.replace(b"n1", b"n\n1"), whole.body[:-1] + b',"site":"dub1"}',
-        )
-    ]  # fmt: skip
-    messages = [case.message for case in CASES] + strange
-    count = len(messages)
-    batch = Messages(
-        np.arange(1, count + 1),
-        [message.subject.encode() for message in messages],
-        np.full(count, ARCHIVED_AT),
-        [b""] * count,
-        [message.body for message in messages],
-    )
-    schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
-    taken = fast_decode.take(batch, schema)
-    rows = [row for part in taken.rows for row in part.to_pylist()]
-    wanted = decode.advisories(decoded).where("NOT assumed").orderBy("hub_sequence").collect()
+def test_advisories_are_the_same_rows_whether_they_go_through_spark_or_not(decoded: DataFrame) -> None:
+    batch = batch_of([case.message for case in CASES])
+    found = advisories.decode(batch, choria_region="eu-west")
+    rows = found.rows.to_pylist()
     for row in rows:
         row |= {name: at.replace(tzinfo=None) for name, at in row.items() if isinstance(at, datetime)}
-    assert rows == [row.asDict() for row in wanted]
-    assert {*taken.left, *(row["hub_sequence"] - 1 for row in rows)} == set(range(count))
-    assert len(taken.left) + len(rows) == count
+    assert rows == [row.asDict() for row in decode.advisories(decoded).orderBy("hub_sequence").collect()]
+    assert [place + 1 for place in found.places] == [row["hub_sequence"] for row in rows]
+    others = rows_of_others(batch, found)
+    assert others is not None
+    assert others.num_rows + len(rows) == len(CASES)
+    assert not {row["hub_sequence"] for row in rows} & {*others["hub_sequence"].to_pylist()}
     # Each of them read alone, so that none is read otherwise for what comes with it.
-    alone = [fast_decode.take(batch.at([index]), schema) for index in range(count)]
-    assert [part for each in alone for part in each.rows] == [
-        part.slice(index, 1) for part in taken.rows for index in range(part.num_rows)
-    ]
+    alone = [advisories.decode(batch.at([place]), choria_region="eu-west").rows for place in range(len(CASES))]
+    assert [part for part in alone if part.num_rows] == [found.rows.slice(row, 1) for row in range(len(rows))]
 
 
-def test_an_advisory_in_the_form_of_our_agents_is_read_without_json_and_any_other_is_not() -> None:
-    body = DUB1.stale("n1", AT).body + b"\n" + DUB1.recovered("zürich", AT + DAY).body
-    found = fast_decode.read(body, 2)
-    alone = fast_decode.read(body.splitlines()[0], 1)
-    assert found is not None
-    assert alone is not None
-    assert alone.equals(found.slice(0, 1))
-    assert found.to_pylist() == [
-        {**json.loads(line), "by_operator": None, "unheard_until_us": None} for line in body.splitlines()
-    ]
-    for form, other in (
-        (b'"sequence":', b'"sequence":0'), (b'"sequence":', b'"sequence": '), (b'"age":', b'"age":+'),
-        (b'"value":"n1"', b'"value":"n\\u0031"'), (b'"value":"n1"', b'"value":"\tn1"'), (b"n1", b"\xff"),
-        (b'"value":"n1"', b'"value":1'), (b'"value":"n1",', b""),
-        (b'"site":"dub1","block":"nodes"', b'"block":"nodes","site":"dub1"'),
-        (b"false}", b"true }"), (b"false}", b'false,"by_operator":true}'),
-        (b"false}", b'false,"unheard_until_us":1}'),
-        (b"}\n", b"}\n\n"), (b"}\n", b"}\r"), (b"}\n", b"} "),
-        (b'{"protocol', b'\xef\xbb\xbf{"protocol'), (b'"sequence":', b'"sequence":9999999999999999999'),
+def test_a_body_that_is_not_one_whole_advisory_is_quarantined() -> None:
+    whole = DUB1.stale("zürich", AT)
+    assert advisories.decode(batch_of([whole])).places == [0]
+    for form, other, reason in (
+        (b"}", b"}}", Reason.NOT_DECODABLE), (b"{", b'{{"a":1}', Reason.NOT_DECODABLE),
+        (b"}", b"", Reason.NOT_DECODABLE), (b"}", b',"a":NaN}', Reason.NOT_DECODABLE),
+        (b"z", b"\n", Reason.NOT_DECODABLE), (b"{", b"\xef\xbb\xbf{", Reason.NOT_DECODABLE),
+        ("ü".encode(), b"\xff", Reason.NOT_TEXT),
+        (b"}", b',"a":"\xff"}', Reason.NOT_TEXT), (b'"value":"z\xc3\xbcrich"', b'"value":1', Reason.NOT_DECODABLE),
+        (b'"value":"z\xc3\xbcrich",', b"", Reason.NOT_DECODABLE),
+        (b'"sequence":', b'"sequence":9999999999999999999', Reason.NOT_DECODABLE),
+        (b"}", b',"unheard_until_us":9999999999999999999}', Reason.IMPLAUSIBLE_INSTANT),
+        (b"}", b',"site":"ams1"}', Reason.CONTRADICTS_SUBJECT),
     ):  # fmt: skip
-        assert form in body
-        assert fast_decode.read(body.replace(form, other, 1), 2) is None
+        assert form in whole.body
+        found = advisories.decode(batch_of([whole._replace(body=whole.body.replace(form, other, 1))]))
+        assert found.reasons == {0: reason}
+        assert found.rows.num_rows == 0
+
+
+def test_how_an_advisory_is_written_does_not_change_its_row() -> None:
+    whole = DUB1.stale("n1", AT)
+    fields = json.loads(whole.body)
+    bodies = [
+        whole.body, json.dumps(fields, indent=1).encode(), json.dumps(dict(sorted(fields.items()))).encode(),
+        whole.body.replace(b'"n1"', b'"n\\u0031"'), whole.body[:-1] + b',"site":"dub1"}', whole.body + b" ",
+    ]  # fmt: skip
+    found = advisories.decode(batch_of([whole._replace(body=body) for body in bodies]))
+    rows = [{**row, "hub_sequence": 0} for row in found.rows.to_pylist()]
+    assert rows == [rows[0]] * len(bodies)
 
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
     rows = decode.advisories(decoded).where("assumed AND site = 'dub1'").orderBy("hub_sequence").collect()
-    assert [row.block for row in rows] == ["nodes", decode.CHORIA_BLOCK]
+    assert [row.block for row in rows] == ["nodes", advisories.CHORIA_BLOCK]
     seconds = AT // 10**6 * 10**6
     for row in rows:
         assert instants(row, "occurred_at", "last_seen_at") == (seconds, seconds - 754 * 10**6)
@@ -238,15 +243,11 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     It registered, was silent for 22 s, registered, and fell silent. The bodies are as they were stored.
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
-    read = [
-        (number, ADVISORIES, datetime(2026, 11, 22, 8, tzinfo=UTC), *[None] * 5, bytearray(body))
-        for number, body in enumerate(bodies, start=1)
-    ]
-    rows = decode.advisories(decode.decode(spark.createDataFrame(read, SCHEMA), choria_region="eu-west"))
+    rows = decode.advisories(decoded_by_spark(spark, [Message(ADVISORIES, body) for body in bodies], "eu-west"))
     became = rows.orderBy("hub_sequence").collect()
     assert [row.kind for row in became] == ["new", "stale", "recovered", "stale", "retired"]
     assert {(row.region, row.site, row.block, row.sender_id, row.assumed) for row in became} == {
-        ("eu-west", "ber1", decode.CHORIA_BLOCK, "db1.example.net", True)
+        ("eu-west", "ber1", advisories.CHORIA_BLOCK, "db1.example.net", True)
     }
     said = [json.loads(body) for body in bodies]
     assert [instants(row, "occurred_at", "last_seen_at") for row in became] == [
@@ -267,8 +268,8 @@ def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
 
 
 def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSession) -> None:
-    row = (1, "choria.advisories", ARCHIVED, *[None] * 5, bytearray(json.dumps(CHORIA).encode()))
-    assert decode.decode(spark.createDataFrame([row], SCHEMA)).collect()[0].reason == Reason.UNKNOWN_SUBJECT
+    plain = Message("choria.advisories", json.dumps(CHORIA).encode())
+    assert decoded_by_spark(spark, [plain]).collect()[0].reason == Reason.UNKNOWN_SUBJECT
 
 
 def test_times_are_kept_to_the_microsecond(decoded: DataFrame) -> None:
@@ -284,8 +285,11 @@ def instants(row: Row, *names: str) -> tuple[int, ...]:
 
 
 def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
-    schema = pa.schema([(name, TYPES[kind]) for name, kind, _ in ADVISORIES_TABLE.columns])
-    for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
-        hostile = Messages(np.array([1]), [subject], np.array([ARCHIVED_AT]), [b""], [DUB1.stale("n1", AT).body])
-        assert fast_decode.take(hostile, schema) == fast_decode.Taken([], [0])
+    for subject, reasons in (
+        (b"fleet.eu-west.\xff.nodes.advisory.new", {0: Reason.CONTRADICTS_SUBJECT}),
+        (b"fleet.eu-west.dub1.nodes.copy.\xff", {}),
+    ):
+        hostile = Messages(np.array([1]), [subject], np.array([ARCHIVED_AT]), [b""], [DUB1.new("n1", AT).body])
+        found = advisories.decode(hostile)
+        assert (found.places, found.reasons) == ([], reasons)
         assert "\\xff" in rows_of(hostile).column("subject")[0].as_py()

@@ -26,8 +26,8 @@ from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.dying_rollup import UPKEEP
-from tests.support.hub import Block, Hub, Message
-from tests.support.quick_spark import spark_block
+from tests.support.lakehouse.hub import Block, Hub, Message
+from tests.support.lakehouse.quick_spark import spark_block
 
 FIRST = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 ARRIVAL = ("hub_sequence", "archived_at")

@@ -8,8 +8,8 @@ import pytest
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.example_queries import EXAMPLES
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
-from tests.support.histories import demo
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.histories import demo
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ from shared.subjects import RecordType
 from shared.truth import Truth, TruthHeader, UpInterval
 from shared.wire import Advisory, decode_advisory
 from tests.lakehouse.conftest import say
-from tests.support.documents import EXACTNESS
+from tests.support.documents.documents import EXACTNESS
 
 DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
 TRACE = DIRECTORY / "event_trace.tab.xz"

@@ -22,7 +22,7 @@ from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.warehouse import commits, provision
 from shared.instants import DAY, HOUR, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.hub import Hub
+from tests.support.lakehouse.hub import Hub
 
 NOW = time.time_ns() // 1000
 START = NOW // DAY * DAY - 3 * DAY

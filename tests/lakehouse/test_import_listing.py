@@ -11,7 +11,7 @@ from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from shared.instants import HOUR, parse_instant
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 STARTED = datetime(2026, 3, 2, tzinfo=UTC)
 START = parse_instant("2026-03-02T00:00:00Z")

@@ -30,8 +30,8 @@ from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
 from tests.lakehouse.test_analysis_views import check_views_against_days
-from tests.support.hub import Block, Hub
-from tests.support.quick_spark import spark_block
+from tests.support.lakehouse.hub import Block, Hub
+from tests.support.lakehouse.quick_spark import spark_block
 
 START = int(time.time()) * SECOND // DAY * DAY - 3 * DAY
 """A few days ago: the tables have rows for every hour since."""

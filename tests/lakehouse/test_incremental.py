@@ -41,8 +41,8 @@ from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
 from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows
 from tests.lakehouse.scripted_weeks import across_a_months_end, maintenance, week_of
 from tests.lakehouse.test_analysis_views import check_views_against_days
-from tests.support.quick_spark import SPARK
-from tests.support.random_fleet import (
+from tests.support.lakehouse.quick_spark import SPARK
+from tests.support.lakehouse.random_fleet import (
     BlockHistory,
     account,
     advisory_rows,
@@ -51,7 +51,7 @@ from tests.support.random_fleet import (
     standing_windows,
     watermark_rows,
 )
-from tests.support.small_rollup import bucket_of
+from tests.support.lakehouse.small_rollup import bucket_of
 
 BY_DAY = (
     SENDER_INTERVALS,

@@ -21,8 +21,8 @@ from shared.embedded.link import EmbeddedLink
 from shared.instants import DAY, HOUR, SECOND
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
-from tests.support.fault_disk import SmallDisk
-from tests.support.hub import Block, Hub
+from tests.support.faults.disk import SmallDisk
+from tests.support.lakehouse.hub import Block, Hub
 
 DEADLINE = 300.0
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY

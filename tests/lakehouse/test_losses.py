@@ -24,7 +24,7 @@ from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
-from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
+from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
 
 LOST = "SELECT first_sequence, last_sequence FROM losses"

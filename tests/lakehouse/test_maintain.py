@@ -28,10 +28,10 @@ from shared.instants import DAY, HOUR, SECOND
 from shared.nats.connection import ConnectionSettings
 from shared.settings import Duration, FilePath
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
-from tests.support.hub import Block
-from tests.support.lake_readers import readers_at_work
-from tests.support.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
-from tests.support.quick_spark import spark_block
+from tests.support.lakehouse.hub import Block
+from tests.support.lakehouse.lake_readers import readers_at_work
+from tests.support.lakehouse.quick_runs import APPENDED, REPLACED, FileCounts, QuickRuns
+from tests.support.lakehouse.quick_spark import spark_block
 from tests.support.waiting import until
 
 DAYS, RUNS_A_DAY = 15, 6

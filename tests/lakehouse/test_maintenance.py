@@ -4,7 +4,7 @@ from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.lakehouse.conftest import Lakehouse
 from tests.lakehouse.test_rollup import FIRST, TODAY, day, instant
-from tests.support.hub import Block, said
+from tests.support.lakehouse.hub import Block, said
 
 DUB1 = Scope("eu-west", "dub1")
 SENDER_DAYS = (

@@ -16,8 +16,8 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WA
 from shared.instants import HOUR
 from tests.lakehouse.scripted_archive import START
 from tests.lakehouse.test_accounting import CONTINUATION_TYPES, frame
-from tests.support import random_fleet
-from tests.support.random_fleet import (
+from tests.support.lakehouse import random_fleet
+from tests.support.lakehouse.random_fleet import (
     NEW,
     RECOVERED,
     STALE,

@@ -29,11 +29,11 @@ from shared.instants import DAY, HOUR, MINUTE
 from shared.settings import FilePath
 from shared.truth import TruthHeader, UpInterval, encode_line
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.documents import ANALYSTS, examples
-from tests.support.free_ports import free_ports
-from tests.support.hub import Block
-from tests.support.postgresql import PASSWORD, USER, PostgreSql, postgresql
-from tests.support.small_rollup import START
+from tests.support.documents.documents import ANALYSTS, examples
+from tests.support.lakehouse.hub import Block
+from tests.support.lakehouse.postgresql import PASSWORD, USER, PostgreSql, postgresql
+from tests.support.lakehouse.small_rollup import START
+from tests.support.nats.free_ports import free_ports
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.policy import POLICY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.test_analysis_views import life
-from tests.support.histories import observed
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Interval
+from tests.support.lakehouse.histories import observed
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Interval
 
 DAYS = 3
 END = START + DAYS * DAY

@@ -17,9 +17,9 @@ from aggregator.lakehouse.page.period import Grid
 from aggregator.lakehouse.query.engine import open_tables
 from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, format_instant
 from tests.support.browser import Browser, find_browser
-from tests.support.histories import History, demo, hostile, lives, mixed, month, observed
-from tests.support.shown_history import Shown
-from tests.support.small_rollup import START, windows
+from tests.support.lakehouse.histories import History, demo, hostile, lives, mixed, month, observed
+from tests.support.lakehouse.shown_history import Shown
+from tests.support.lakehouse.small_rollup import START, windows
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.grouping import BY_REGION, InvalidGrouping, parse_grouping
 from aggregator.lakehouse.tables.policy import POLICY
 from shared.instants import DAY, HOUR, MINUTE, InvalidInstant, format_instant
-from tests.support.histories import History, demo, observed
-from tests.support.shown_history import Shown
-from tests.support.small_rollup import IMPORTED_BLOCK, START, Coverage, Interval
+from tests.support.lakehouse.histories import History, demo, observed
+from tests.support.lakehouse.shown_history import Shown
+from tests.support.lakehouse.small_rollup import IMPORTED_BLOCK, START, Coverage, Interval
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import Figures, SenderTimes
 from shared.instants import DAY, HOUR, MINUTE, format_instant
-from tests.support.histories import History, lives, observed
-from tests.support.shown_history import Shown
-from tests.support.small_rollup import IMPORTED_BLOCK, REGION_OF, START, Coverage, Interval
+from tests.support.lakehouse.histories import History, lives, observed
+from tests.support.lakehouse.shown_history import Shown
+from tests.support.lakehouse.small_rollup import IMPORTED_BLOCK, REGION_OF, START, Coverage, Interval
 
 END = START + 2 * DAY
 LATE, EARLY = START + 6 * HOUR, END - 12 * HOUR

@@ -18,7 +18,7 @@ from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 from shared.policy import DeclareMaintenance, Scope
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.test_analysis_views import check_views_against_days, enveloped
-from tests.support.hub import Block, Message, said
+from tests.support.lakehouse.hub import Block, Message, said
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
 FIRST, SECOND_DAY, END = TODAY - 2 * DAY, TODAY - DAY, TODAY

@@ -12,8 +12,8 @@ from aggregator.lakehouse.page.figures import Cell, Figures, SenderTimes
 from aggregator.lakehouse.page.fleet_curve import fleet_points
 from aggregator.lakehouse.page.words import duration
 from shared.instants import DAY, format_instant
-from tests.support.histories import month
-from tests.support.shown_history import Shown
+from tests.support.lakehouse.histories import month
+from tests.support.lakehouse.shown_history import Shown
 
 PICTURES = (".//figure", ".//table[@class='heat']", ".//dl[@aria-hidden]", ".//svg[@class='course']")
 

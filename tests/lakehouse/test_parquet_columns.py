@@ -14,7 +14,7 @@ from aggregator.lakehouse.query.output import json_lines
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import HOUR
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 STARTED = datetime(2026, 3, 2, 10, tzinfo=UTC)
 OUTAGE = {

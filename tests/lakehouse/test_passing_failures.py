@@ -23,8 +23,8 @@ from aggregator.lakehouse.spark.stopping import Stopped, StopSignal
 from shared.instants import DAY, SECOND
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
-from tests.support.fault_disk import BALLAST, SmallDisk
-from tests.support.free_ports import free_ports
+from tests.support.faults.disk import BALLAST, SmallDisk
+from tests.support.nats.free_ports import free_ports
 
 NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
 

@@ -22,9 +22,9 @@ from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, TABLES, VIEWS
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import START, Coverage, Interval
 from tests.support.pseudo_terminal import shown_at_terminal
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import START, Coverage, Interval
 from tests.support.waiting import until
 
 KNOWN_THROUGH = START + 2 * DAY + 6 * HOUR

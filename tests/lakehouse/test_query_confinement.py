@@ -9,8 +9,8 @@ from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import START, Coverage, Interval
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import START, Coverage, Interval
 
 SECRET = "mine alone"
 

@@ -12,9 +12,9 @@ import pytest
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.schemas import LOSSES, SENDER_INTERVALS, SITE_COVERAGE, TABLES, VIEWS
 from shared.instants import DAY, HOUR, MINUTE
-from tests.support.histories import lives, observed
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import STALE_AFTER, START, coverage_row, interval_row
+from tests.support.lakehouse.histories import lives, observed
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import STALE_AFTER, START, coverage_row, interval_row
 
 SENDERS, ROWS_OF_A_FILE = 1500, 20
 NAMES = [table.name for table in (*TABLES, *VIEWS)]

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from aggregator.lakehouse.commands.sql import sql
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 Ask = Callable[[str], Result]
 

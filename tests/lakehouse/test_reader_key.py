@@ -11,8 +11,8 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
 from shared.instants import HOUR, MINUTE, parse_instant
 from tests.lakehouse.conftest import say, settings_for
-from tests.support.hub import Block, Message
-from tests.support.rendered import Rendered, rendered_servers, until_archived
+from tests.support.lakehouse.hub import Block, Message
+from tests.support.topology.rendered import Rendered, rendered_servers, until_archived
 from tests.support.waiting import until
 
 FIRST = parse_instant("2026-02-01T00:00:00Z")

@@ -21,7 +21,7 @@ from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import DAY, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse, settings_for
-from tests.support.hub import ARCHIVE, REPORT, Block, Hub, Message
+from tests.support.lakehouse.hub import ARCHIVE, REPORT, Block, Hub, Message
 
 MADE_AGAIN = "or delete REPORT and have muster-aggregator apply make it again"
 FIRST = int(time.time()) * SECOND // DAY * DAY - DAY

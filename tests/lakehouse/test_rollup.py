@@ -23,7 +23,7 @@ from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.wire import ForwardReason
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.hub import STALE_AFTER, Block, Message
+from tests.support.lakehouse.hub import STALE_AFTER, Block, Message
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
 FIRST = TODAY - 2 * DAY

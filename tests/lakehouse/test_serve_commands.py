@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
-from tests.support.free_ports import free_ports
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.nats.free_ports import free_ports
 
 READER = 65_534
 TOKEN = "0123456789abcdef" * 2

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.commands.spark_sql import spark_sql
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
-from tests.support.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
 
 @pytest.fixture(scope="module")

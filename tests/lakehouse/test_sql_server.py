@@ -24,13 +24,13 @@ from aggregator.lakehouse.warehouse import provision
 from shared.instants import DAY, HOUR
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
-from tests.support.aggregator_command import muster
 from tests.support.command_process import CommandProcess, running
-from tests.support.documents import ANALYSTS, commands, examples
-from tests.support.free_ports import free_ports
-from tests.support.quick_spark import spark_block
-from tests.support.small_lakehouse import SmallLakehouse
-from tests.support.small_rollup import START, Coverage, Interval
+from tests.support.documents.documents import ANALYSTS, commands, examples
+from tests.support.lakehouse.quick_spark import spark_block
+from tests.support.lakehouse.small_lakehouse import SmallLakehouse
+from tests.support.lakehouse.small_rollup import START, Coverage, Interval
+from tests.support.nats.free_ports import free_ports
+from tests.support.topology.aggregator_command import muster
 
 NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
 KNOWN_THROUGH = START + 2 * DAY

@@ -17,8 +17,8 @@ from aggregator.lakehouse.imports.mapping import Mapping
 from shared.instants import HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.lakehouse.test_exactly_once import FIRST, story, tables_of
-from tests.support.hub import Hub
-from tests.support.quick_spark import spark_block
+from tests.support.lakehouse.hub import Hub
+from tests.support.lakehouse.quick_spark import spark_block
 
 DEADLINE = 180.0
 Process = subprocess.Popen[str]

@@ -10,7 +10,7 @@ import pytest
 from aggregator.lakehouse.archive import consumer as stream_consumer
 from aggregator.lakehouse.archive.consumer import LOST, Messages, StreamConsumer
 from shared.nats.connection import api_prefix, connect
-from tests.support.hub import ARCHIVE, DEADLINE, Hub, Message
+from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, Hub, Message
 
 SUBJECT = "fleet.eu-west.dub1.nodes.watermark"
 

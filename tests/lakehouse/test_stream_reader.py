@@ -21,12 +21,12 @@ from aggregator.lakehouse.archive.direct_gets import DirectGets
 from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
 from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
-from aggregator.lakehouse.archive.spark_source import rows_of
+from aggregator.lakehouse.bronze.spark_source import rows_of
 from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
 from shared.instants import SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath
-from tests.support.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
+from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
 
 MIDNIGHT = parse_instant("2026-02-01T00:00:00Z")
@@ -84,7 +84,7 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     )
     place = Place.of(f"file://{tmp_path}/advisories", schema, after=1)
     assert place is not None
-    staged = stage_slice(source_of(hub), place, (1, 7))
+    staged = stage_slice(source_of(hub), "", place, (1, 7))
     others = parquet.read_table(place.path(staged.others)).to_pylist()
     assert [(row["hub_sequence"], row["payload"]) for row in others] == [(6, b"?"), (7, b"?")]
     files = staged.files

@@ -9,7 +9,7 @@ from aggregator.lakehouse.rollup import RollupRequest
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.lakehouse.conftest import Lakehouse
-from tests.support.hub import Block, Message
+from tests.support.lakehouse.hub import Block, Message
 
 NOW = int(time.time()) * SECOND
 TODAY = NOW - NOW % DAY

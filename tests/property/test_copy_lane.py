@@ -14,8 +14,8 @@ from edge_agent.core.records import Lane, OutboxRow, TooLarge
 from edge_agent.delivery import copy_lane, lane
 from edge_agent.delivery.shipment import Answer, Form, Shipment, Terms
 from edge_agent.store.port import EVERYTHING, StoreFull
-from tests.support.asked_lane import copies_lane
-from tests.support.region_model import NEVER_TAKEN, RegionModel, drawn_copies
+from tests.support.delivery.asked_lane import copies_lane
+from tests.support.delivery.region_model import NEVER_TAKEN, RegionModel, drawn_copies
 
 HISTORIES = 1_500
 LONGEST_HISTORY = 60_000

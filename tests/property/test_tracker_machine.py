@@ -20,11 +20,11 @@ from edge_agent.core.stream_past import StreamTakes
 from edge_agent.source.port import SourceUnavailable
 from shared.instants import DAY, SECOND
 from shared.wire import REASON_HEADER
-from tests.support.fleet_hub import Hub, StraightRun
-from tests.support.mortal_agent import BLOCK_ID, FOREVER, MAX_AHEAD, Killed, MortalAgent
-from tests.support.promises import check_promises
-from tests.support.quick_files import quick_directory
-from tests.support.scripted_stream import ScriptedStream
+from tests.support.agent.mortal_agent import BLOCK_ID, FOREVER, MAX_AHEAD, Killed, MortalAgent
+from tests.support.agent.promises import check_promises
+from tests.support.core.scripted_stream import ScriptedStream
+from tests.support.store.quick_files import quick_directory
+from tests.support.topology.fleet_hub import Hub, StraightRun
 
 STARTED_AT = 1_700_000_000 * SECOND
 POLICIES = [

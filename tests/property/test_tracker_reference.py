@@ -12,7 +12,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.tracker import Draft, Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
-from tests.support.reference_tracker import Closed, ReferenceTracker, Sent, Sighting, Told
+from tests.support.core.reference_tracker import Closed, ReferenceTracker, Sent, Sighting, Told
 
 STARTED_AT = 1_700_000_000 * SECOND
 POLICIES = [

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from aggregator.scenarios import regions
-from tests.support.scenarios import found_by
+from tests.support.topology.scenarios import found_by
 
 
 async def test_a_region_that_is_down_stops_its_own_streams_only(tmp_path: Path) -> None:

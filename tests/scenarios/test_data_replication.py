@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from aggregator.scenarios import replication
-from tests.support.scenarios import found_by
+from tests.support.topology.scenarios import found_by
 
 
 async def test_orders_and_returns_reach_archive_and_report_and_the_map_shows_it(tmp_path: Path) -> None:

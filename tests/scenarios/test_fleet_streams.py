@@ -4,7 +4,7 @@ from pathlib import Path
 
 from aggregator.scenarios import fleet_streams
 from aggregator.scenarios.fleet_plain import plain_advisories
-from tests.support.scenarios import found_by
+from tests.support.topology.scenarios import found_by
 
 CHORIA = "choria.stream.input"
 

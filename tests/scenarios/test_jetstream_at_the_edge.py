@@ -7,8 +7,8 @@ from aggregator.scenarios import edge
 from aggregator.scenarios.edge_outages import is_off
 from aggregator.scenarios.stage import JetStream
 from shared.embedded.server import EmbeddedNats, ServerSettings
-from tests.support.regions import client_of
-from tests.support.scenarios import found_by
+from tests.support.topology.regions import client_of
+from tests.support.topology.scenarios import found_by
 
 CLUSTERS = ("hub", "spoke-1", "spoke-2")
 

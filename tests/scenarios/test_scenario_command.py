@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from aggregator.scenarios.commands import SCENARIOS
-from aggregator.scenarios.telling import Telling
-from tests.support.aggregator_command import muster, ran, refused
+from aggregator.scenarios.narrator import Narrator
+from tests.support.topology.aggregator_command import muster, ran, refused
 
 DEADLINE = 420.0
 
@@ -81,25 +81,25 @@ async def test_an_unknown_scenario_is_told_the_known_ones_and_help_says_what_the
 
 def test_a_step_that_does_not_hold_is_marked_and_counted() -> None:
     lines: list[str] = []
-    telling = Telling(lines.append)
-    telling.show("two and two", 5, 4, note="four")
+    narrator = Narrator(lines.append)
+    narrator.show("two and two", 5, 4, note="four")
     assert lines == ["  ! two and two: 5, not 4", "      (the documentation: four)"]
-    assert not telling.holds
+    assert not narrator.holds
 
 
 def test_a_table_has_the_room_that_is_left_beside_its_indent() -> None:
     lines: list[str] = []
-    telling = Telling(lines.append, width=20)
-    telling.output("x" * telling.room)
+    narrator = Narrator(lines.append, width=20)
+    narrator.output("x" * narrator.room)
     assert [len(line) for line in lines] == [20]
 
 
 def test_sentences_are_broken_where_the_terminal_ends_and_tables_are_not() -> None:
     lines: list[str] = []
-    telling = Telling(lines.append, width=20)
-    telling.show("ten and ten are", {"in one word": "twenty"}, {"in one word": "twenty"})
-    telling.output("a table may be wider than that")
-    telling.sentence("a sentence may not be")
+    narrator = Narrator(lines.append, width=20)
+    narrator.show("ten and ten are", {"in one word": "twenty"}, {"in one word": "twenty"})
+    narrator.output("a table may be wider than that")
+    narrator.sentence("a sentence may not be")
     assert lines == [
         "  + ten and ten are:",
         "      in one word:",

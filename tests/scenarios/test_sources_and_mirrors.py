@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.scenarios import semantics
-from tests.support.scenarios import found_by
+from tests.support.topology.scenarios import found_by
 
 TEN = [str(number) for number in range(1, 11)]
 

@@ -19,8 +19,9 @@ import pyarrow as pa
 from nats.aio.subscription import Subscription
 from pyarrow import csv
 
-from shared.nats.connection import ApiError, RequestFailed, request_json
+from shared.nats.connection import ApiError, RequestFailed
 from shared.nats.dispatch import DirectClient
+from shared.nats.stream_messages import create_consumer
 
 SILENCE = 15.0
 """Seconds without a message after which a batch is given up, and asked for again from where it broke off."""
@@ -40,7 +41,6 @@ _STATUS = re.compile(rb"NATS/1\.0 (\d{3}) ?([^\r]*)")
 _NO_MORE = ("404", "408")
 _NOBODY = "503 nobody answers"
 _TOO_LARGE = "409 Message Size Exceeds MaxBytes"
-_NANOSECONDS = 1_000_000_000
 _BETWEEN_DOTS = csv.ParseOptions(delimiter=".", quote_char=False, escape_char=False)
 
 
@@ -68,10 +68,6 @@ class Messages(NamedTuple):
 
     def _each(self, chosen: Callable[[Any], Any]) -> "Messages":
         return Messages(*map(chosen, self))
-
-
-class _Created(msgspec.Struct):
-    name: str
 
 
 class StreamConsumer:
@@ -119,17 +115,11 @@ class StreamConsumer:
         inbox = self._client.new_inbox()
         self._inbox, self._delivered = b"%s." % inbox.encode(), 0
         self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frame)
-        config = {
-            "deliver_policy": "by_start_sequence",
-            "opt_start_seq": sequence,
-            "ack_policy": "none",
-            "mem_storage": True,
-            "num_replicas": 1,
-            "inactive_threshold": UNUSED_SECONDS * _NANOSECONDS,
-        }
-        subject = f"{self._api}.CONSUMER.CREATE.{self._stream}"
-        request = {"stream_name": self._stream, "config": config}
-        self._name = (await request_json(self._client, subject, request, _Created, deadline=self._deadline)).name
+        config = {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence, "num_replicas": 1}
+        created = await create_consumer(
+            self._client, self._stream, config, api=self._api, deadline=self._deadline, unused_seconds=UNUSED_SECONDS
+        )
+        self._name = created.name
 
     async def _close(self) -> None:
         """Have the server forget the consumer. Where it cannot be asked, it does so by itself."""

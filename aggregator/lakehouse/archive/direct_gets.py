@@ -1,7 +1,7 @@
 """Read on from one sequence of a stream, a batch at a time, by direct gets: who asks leaves nothing and makes nothing.
 
 So a key that may do nothing else is enough: whoever may make a consumer may have it deliver anywhere. It is slower than
-a consumer (``stream_consumer``), for the server writes what is known of a message behind the message's own headers, and
+a consumer (``consumer.py``), for the server writes what is known of a message behind the message's own headers, and
 a mirror may answer for its origin. Each message names the stream that it is of, and the one that was sent before it.
 
 Source: ADR-31 (direct gets, in batches since nats-server 2.11).

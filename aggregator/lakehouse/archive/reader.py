@@ -1,6 +1,6 @@
 """Read ranges of a stream: repeatable, and a batch at a time, column by column.
 
-Whoever answers (``stream_consumer``, ``direct_gets``) may hold less than the stream's leader. So the leader has the
+Whoever answers (``consumer.py``, ``direct_gets.py``) may hold less than the stream's leader. So the leader has the
 last word on whether anything is left, and what broke off is asked for again behind what came.
 """
 

@@ -67,21 +67,21 @@ def check_mirror(report: StreamState, archive: StreamState) -> None:
 
 
 def plan_reading(
-    stands: Collection[HubPosition], archive: StreamState, report: StreamState, accepted: Span | None = None
+    positions: Collection[HubPosition], archive: StreamState, report: StreamState, accepted: Span | None = None
 ) -> ReadingPlan:
     """Say what to read; raise Refused.
 
-    ``stands`` has the bronze tables' positions: none before the first run, which begins with what there is. ``report``
-    is without holes that ``archive`` does not fill (``report_holes``).
+    ``positions`` are the bronze tables': none before the first run, which begins with what there is. ``report`` is
+    without holes that ``archive`` does not fill (``mirror.in_one_piece``).
     """
-    for position in stands:
+    for position in positions:
         _check_past(position, archive)
-    done = reached(stands)
+    done = reached(positions)
     _check_mirror(report, archive, done)
     kept_from = min(archive.first_kept, report.first_kept)
     first = done + 1
     lost = None
-    if first < kept_from and stands:
+    if first < kept_from and positions:
         lost = Span(first, kept_from - 1)
         if accepted is None or accepted.first > lost.first or accepted.last < lost.last:
             raise Refused(
@@ -95,9 +95,9 @@ def plan_reading(
     return ReadingPlan(Span(max(first, kept_from), max(last, done)), lost)
 
 
-def reached(stands: Collection[HubPosition]) -> int:
+def reached(positions: Collection[HubPosition]) -> int:
     """Give the sequence through which all tables have what was read, 0 before the first run."""
-    return min((position.sequence for position in stands), default=0)
+    return min((position.sequence for position in positions), default=0)
 
 
 def _check_past(position: HubPosition, archive: StreamState) -> None:

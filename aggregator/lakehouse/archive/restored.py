@@ -12,12 +12,12 @@ from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant
 
 
-async def check_past(reader: StreamReader, stands: Collection[HubPosition]) -> None:
+async def check_past(reader: StreamReader, positions: Collection[HubPosition]) -> None:
     """Raise Refused where the archive holds, at or before a position, what was stored after all that had been read.
 
     A position whose messages are all gone from the archive proves nothing, and passes. Raise ReadFailed.
     """
-    for position in set(stands):
+    for position in set(positions):
         last = await _last_through(reader, position)
         if last is None:
             continue

@@ -4,7 +4,7 @@ A chunk ahead lies on the disk, so that memory does not grow for it. Where files
 when it is taken, and nothing is read ahead.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
-from aggregator.lakehouse.archive.spark_source import load
+from aggregator.lakehouse.bronze.spark_source import load
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
-from aggregator.lakehouse.bronze.staging import Place, stage_slice
+from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
 from aggregator.lakehouse.spark.process import GONE
 
 SLICE_MESSAGES = 100_000
@@ -27,9 +27,9 @@ POOL = "reading"
 
 
 class Chunk(NamedTuple):
-    """Messages of ``span``: advisories in ``staged`` files, None where there are none; the rest as rows ``raw``.
+    """Messages of ``span``: advisories in ``staged`` files, the others as rows ``raw``, None where there are none.
 
-    ``raw`` is None where there are no others, and none were left to Spark.
+    ``staged`` is None where files cannot be staged: then ``raw`` has the advisories too.
     """
 
     span: Span
@@ -38,14 +38,18 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(
-    spark: SparkSession, source: StreamSlices, spans: Sequence[Span], place: Place | None
+    spark: SparkSession, source: StreamSlices, spans: Sequence[Span], place: Place | None, choria_region: str = ""
 ) -> Generator[Chunk, None, None]:
-    """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays."""
+    """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
+
+    ``choria_region`` is that of plain Choria advisories on subjects outside ``fleet.>``.
+    """
     if place is None:
         for span in spans:
-            yield Chunk(span, load(spark, source, (span.first, span.last), _slice_count(span)), None)
+            raw = load(spark, source, (span.first, span.last), _slice_count(span), choria_region)
+            yield Chunk(span, raw, None)
         return
-    with _Ahead(spark, source, place) as ahead:
+    with _Ahead(spark, partial(stage_slice, source, choria_region), place) as ahead:
         for span, following in zip_longest(spans, spans[1:]):
             staged = ahead.take(span)
             if following is not None:
@@ -61,8 +65,10 @@ def read_chunks(
 class _Ahead:
     """Reads one chunk at a time in a thread of its own. A context manager; what nobody took is removed at its end."""
 
-    def __init__(self, spark: SparkSession, source: StreamSlices, place: Place) -> None:
-        self._spark, self._source, self._place = spark, source, place
+    def __init__(
+        self, spark: SparkSession, stage: Callable[[Place, tuple[int, int]], StagedSlice], place: Place
+    ) -> None:
+        self._spark, self._stage, self._place = spark, stage, place
         self._group = f"reading-{uuid4()}"
         self._thread = ThreadPoolExecutor(1, "reading")
         self._reading: Future[StagedFiles] | None = None
@@ -85,7 +91,7 @@ class _Ahead:
 
     def begin(self, span: Span) -> None:
         """Begin to read ``span``."""
-        self._reading = self._thread.submit(self._read, span, self._place.anew())
+        self._reading = self._thread.submit(self._read, span, self._place.for_next_reading())
 
     def take(self, span: Span) -> StagedFiles:
         """Give what was read of ``span``, which was begun unless it is the first."""
@@ -102,7 +108,7 @@ class _Ahead:
         context.setJobGroup(self._group, f"reading {span}")
         slices = cut(span.first, span.last, _slice_count(span))
         try:
-            found = context.parallelize(slices, len(slices)).map(partial(stage_slice, self._source, place)).collect()
+            found = context.parallelize(slices, len(slices)).map(partial(self._stage, place)).collect()
         except BaseException:
             # Nobody will ask for what some of the slices have staged.
             place.forget()

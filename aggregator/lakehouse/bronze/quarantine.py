@@ -13,33 +13,9 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse.tables.reach import REACH
 from shared.instants import EARLIEST, LATEST
 from shared.subjects import RecordType
-from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, WATERMARK_PROTOCOL
+from shared.wire import WATERMARK_PROTOCOL
 
 POLICY_RECORD = "policy"
-_SITE_NAME = r"^[A-Za-z0-9_-]{1,64}$"
-CHORIA_FIELDS = {
-    "protocol": "STRING",
-    "event_id": "STRING",
-    "inspect_field": "STRING",
-    "value": "STRING",
-    "seen": "BIGINT",
-    "replicator": "STRING",
-    "timestamp": "BIGINT",
-    "event": "STRING",
-}
-OWN_FIELDS = {
-    "kind": "STRING",
-    "region": "STRING",
-    "site": "STRING",
-    "block": "STRING",
-    "at_us": "BIGINT",
-    "last_seen_us": "BIGINT",
-    "stream": "STRING",
-    "incarnation": "STRING",
-    "sequence": "BIGINT",
-    "opening_sequence": "BIGINT",
-    "ordinal": "BIGINT",
-}
 WATERMARK_FIELDS = {
     "protocol": "STRING",
     "region": "STRING",
@@ -77,45 +53,21 @@ class QuarantineReason(StrEnum):
 
 
 def reason(policy_reason: Column) -> Column:
-    """Give the reason to quarantine a message, null where there is none; that of a revision of policy is given."""
+    """Give the reason to quarantine a message, null where there is none.
+
+    That of a revision of policy is given; that of an advisory was found when it was decoded.
+    """
     record = f.col("record")
     return (
         f.when(record.isNull(), QuarantineReason.UNKNOWN_SUBJECT)
+        .when(record == RecordType.ADVISORY, f.col("quarantine_reason"))
         # A sender may write what it likes: an agent has named it, and says the rest in headers.
         .when(
             ~f.is_valid_utf8("text") & ~record.isin(RecordType.REGISTRATION, RecordType.COPY), QuarantineReason.NOT_TEXT
         )
-        .when(record == RecordType.ADVISORY, _advisory_reason())
         .when(record == RecordType.WATERMARK, _watermark_reason())
         .when(record == POLICY_RECORD, policy_reason)
         .otherwise(_registration_reason())
-    )
-
-
-def _advisory_reason() -> Column:
-    body = "advisory."
-    plain, foreign = f.col("plain"), f.col("foreign")
-    whole = (
-        (f.col(body + "protocol") == ADVISORY_PROTOCOL)
-        & _present(body, *CHORIA_FIELDS)
-        & (plain | _present(body, *OWN_FIELDS))
-        & (f.length(body + "value") > 0)
-        & (~foreign | f.col("site").rlike(_SITE_NAME))
-    )
-    event = f.try_element_at(
-        f.create_map(*(f.lit(word) for pair in CHORIA_EVENTS.items() for word in pair)), f.col("kind")
-    )
-    agrees = (f.col(body + "event") == event) & f.when(
-        plain, foreign | (f.col(body + "replicator") == f.col("site"))
-    ).otherwise(_same(body, "kind", "region", "site", "block"))
-    # A sender that was never seen has no time of it: Choria writes what it has.
-    plausible = f.col("at_us").between(EARLIEST, LATEST) & f.col("last_seen_us").between(0, f.col("at_us"))
-    plausible &= f.col("at_us") >= _reach()
-    plausible &= f.coalesce(f.col(body + "unheard_until_us").between(-LATEST, LATEST), f.lit(True))
-    return (
-        f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
-        .when(~sure(agrees), QuarantineReason.CONTRADICTS_SUBJECT)
-        .when(~sure(plausible), QuarantineReason.IMPLAUSIBLE_INSTANT)
     )
 
 

@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-from aggregator.lakehouse.archive.spark_source import SCHEMA
+from aggregator.lakehouse.bronze.spark_source import SCHEMA
 from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, have_any
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import Table
@@ -29,7 +29,7 @@ def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
 
 
 class StagedFiles(NamedTuple):
-    """Files of the table of advisories that no snapshot knows yet, and messages that are to be judged."""
+    """Files of the table of advisories that no snapshot knows yet, and all other messages."""
 
     place: Place
     slices: Sequence[StagedSlice]
@@ -55,7 +55,7 @@ class StagedFiles(NamedTuple):
         return max((each.last_archived for each in self.slices), default=0)
 
     def others(self, spark: SparkSession) -> DataFrame | None:
-        """Read the messages that are to be judged, as the data source gives them; None where there are none."""
+        """Read all other messages, as the data source gives them; None where there are none."""
         names = [each.others for each in self.slices if each.others]
         return self._parquet(spark.read.schema(SCHEMA), names) if names else None
 
@@ -101,7 +101,7 @@ class StagedFiles(NamedTuple):
             remove(self.place.path(file.name))
 
     def remove_others(self) -> None:
-        """Remove the messages that were judged."""
+        """Remove the files of all other messages."""
         for each in self.slices:
             if each.others:
                 remove(self.place.path(each.others))

@@ -1,9 +1,9 @@
 """Write advisories as data files of their table while they are read: no snapshot knows the files until one adds them.
 
-A task holds its slice's advisories in columns, and writes one file for each day at its end. Messages that others are to
-judge go into a file of their own beside them. When reading fails, the files go; those of a job that is killed, or of a
-task that runs twice, are orphans, which upkeep removes. This is done where the table's files are in a file system;
-elsewhere Spark reads and writes, which knows every kind of store.
+A task holds its slice's advisories in columns, and writes one file for each day at its end. All other messages, and
+advisories to quarantine, go into a file of their own beside them. When reading fails, the files go; those of a job that
+is killed, or of a task that runs twice, are orphans, which upkeep removes. This is done where the table's files are in
+a file system; elsewhere Spark reads and writes, which knows every kind of store.
 """
 
 import base64
@@ -21,8 +21,8 @@ from pandas.util import hash_array
 from pyarrow import parquet
 
 from aggregator.lakehouse.archive.slices import StreamSlices
-from aggregator.lakehouse.archive.spark_source import ARROW_SCHEMA, rows_of
-from aggregator.lakehouse.bronze.fast_decode import take
+from aggregator.lakehouse.bronze.advisories import decode
+from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
 from aggregator.lakehouse.tables.reach import LOOK_BACK
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
@@ -67,7 +67,7 @@ class StagedSlice(msgspec.Struct, frozen=True):
     """What a task has staged. ``fingerprints`` has 8 bytes for each row of its files: of its identity.
 
     ``last_archived`` is the hub's time (microseconds) of the last of those rows, and of others that the table has
-    already; 0 where there were none. ``others`` names the file of the messages that others are to judge, "" for none.
+    already; 0 where there were none. ``others`` names the file of all other messages, "" for none.
     ``ahead_count`` and ``backdated_count`` as in ``writer.Counts``.
     """
 
@@ -101,7 +101,7 @@ class Place(msgspec.Struct, frozen=True):
         described = base64.b64encode(schema.serialize().to_pybytes()).decode()
         return cls(location, directory, described, after, uuid4().hex)
 
-    def anew(self) -> "Place":
+    def for_next_reading(self) -> "Place":
         """Give the same place for another reading."""
         return msgspec.structs.replace(self, reading=uuid4().hex)
 
@@ -125,16 +125,17 @@ class Place(msgspec.Struct, frozen=True):
             remove(path)
 
 
-def stage_slice(source: StreamSlices, place: Place, sequences: tuple[int, int]) -> StagedSlice:
+def stage_slice(source: StreamSlices, choria_region: str, place: Place, sequences: tuple[int, int]) -> StagedSlice:
     """Read ``sequences``, both ends included, and stage what they hold; raise ReadFailed."""
     schema, batches = place.arrow_schema(), list[pa.RecordBatch]()
     with _OthersFile(place) as others:
         for messages in source.read(*sequences):
-            taken = take(messages, schema)
-            batches += taken.rows
-            if taken.left:
-                others.write(rows_of(messages, taken.left))
-    if not batches:
+            decoded = decode(messages, schema, choria_region)
+            batches.append(decoded.rows)
+            rows_left = rows_of_others(messages, decoded)
+            if rows_left is not None:
+                others.write(rows_left)
+    if not any(batch.num_rows for batch in batches):
         return StagedSlice(others=others.name)
     rows = pa.Table.from_batches(batches)
     last_archived = pc.max(rows["archived_at"]).cast(pa.int64()).as_py()
@@ -148,7 +149,7 @@ def _astray(rows: pa.Table) -> tuple[int, int]:
     occurred, seen, stored = (
         rows[name].cast(pa.int64()).to_numpy() for name in ("occurred_at", "last_seen_at", "archived_at")
     )
-    lives = rows["incarnation"].combine_chunks().dictionary_encode()
+    lives = pc.fill_null(rows["incarnation"], "").combine_chunks().dictionary_encode()
     created = np.array([_created(life) for life in lives.dictionary.to_pylist()], np.int64)
     of_stream = created[lives.indices.to_numpy()] if len(rows) else created
     is_backdated = (seen < occurred - LOOK_BACK) | ((seen < of_stream) & (of_stream <= occurred))

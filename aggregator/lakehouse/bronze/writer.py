@@ -5,13 +5,12 @@ record that is there already is recognized by its identity. Its day, which a dup
 the table's partition, so that only the days touched are compared.
 
 Most messages are advisories, which are in data files already when their chunk has been read (``staging``). Files in
-which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise, and where
-there are other advisories beside them, they are read and what is new is written anew.
+which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise Spark reads
+them, and writes what is new.
 """
 
 from collections.abc import Collection, Mapping
 from datetime import date
-from functools import reduce
 from typing import NamedTuple
 
 import msgspec
@@ -59,7 +58,7 @@ class MiscountError(RuntimeError):
 
 
 class Arrivals(NamedTuple):
-    """What is new to one table: ``row_count`` ``rows`` that happened on ``days``; those of ``staged`` come on top."""
+    """What is new to one table: ``row_count`` rows that happened on ``days``, as ``rows`` or in files (``staged``)."""
 
     rows: DataFrame | None = None
     row_count: int = 0
@@ -72,14 +71,13 @@ def take(
     chunk: Chunk,
     range_end: HubPosition,
     positions: Mapping[str, HubPosition],
-    choria_region: str = "",
 ) -> tuple[Counts, HubPosition]:
     """Write the messages of ``chunk``, and advance every bronze table to ``range_end.sequence``, where it ends.
 
     ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
     of the messages, and the position committed. Raise MiscountError.
     """
-    decoded = None if chunk.raw is None else decode(chunk.raw, choria_region).persist(StorageLevel.MEMORY_AND_DISK)
+    decoded = None if chunk.raw is None else decode(chunk.raw).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         done = {table.name: positions[table.name].sequence for table in BRONZE}
         found = {} if decoded is None else _read(decoded, done, chunk.staged)
@@ -91,11 +89,12 @@ def take(
         total = Counts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
         for table in BRONZE:
             if done[table.name] < position.sequence:
-                new = Arrivals(staged=chunk.staged if table is ADVISORIES else None)
-                if decoded is not None and table.name in found:
+                new = Arrivals()
+                if table is ADVISORIES and chunk.staged:
+                    new = Arrivals(None, chunk.staged.row_count, chunk.staged.days, chunk.staged)
+                elif decoded is not None and table.name in found:
                     rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
-                    row = found[table.name]
-                    new = new._replace(rows=rows, row_count=row.new_count, days=row.days)
+                    new = Arrivals(rows, found[table.name].new_count, found[table.name].days)
                 total += _take_table(spark, new, table, position)
     finally:
         if decoded is not None:
@@ -131,7 +130,7 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     target = f.coalesce("table_name", f.lit(QUARANTINE.name))
     done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
     happened_at = (
-        f.when(f.col("target") == ADVISORIES.name, f.timestamp_micros("at_us"))
+        f.when(f.col("target") == ADVISORIES.name, f.col("advisory.occurred_at"))
         .when(f.col("target") == WATERMARKS.name, f.timestamp_micros("watermark.observed_through_us"))
         .when(f.col("target") == REGISTRATIONS.name, registered_at())
         .when(f.col("target") == POLICY.name, given_at())
@@ -140,8 +139,12 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     is_new = f.col("hub_sequence") > done_there
     of_watermark, stored_at = f.col("target") == WATERMARKS.name, f.unix_micros("archived_at")
     of_advisory = f.col("target") == ADVISORIES.name
-    claimed_at = f.when(of_watermark, f.col("watermark.observed_through_us")).when(of_advisory, f.col("at_us"))
-    since = f.when(of_watermark, f.col("watermark.observed_since_us")).when(of_advisory, f.col("last_seen_us"))
+    claimed_at = f.when(of_watermark, f.col("watermark.observed_through_us")).when(
+        of_advisory, f.unix_micros("advisory.occurred_at")
+    )
+    since = f.when(of_watermark, f.col("watermark.observed_since_us")).when(
+        of_advisory, f.unix_micros("advisory.last_seen_at")
+    )
     life = f.coalesce("watermark.incarnation", "advisory.incarnation")
     created_at = f.split_part(life, f.lit("-"), f.lit(1)).try_cast("bigint")
     is_backdated = (since < claimed_at - LOOK_BACK) | ((since < created_at) & (created_at <= claimed_at))
@@ -160,16 +163,14 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
 
 def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubPosition) -> Counts:
     """Write what of ``new`` is not there yet."""
-    staged = new.staged
-    staged_count = staged.row_count if staged else 0
-    count = new.row_count + staged_count
+    staged, count = new.staged, new.row_count
     if not count:
         commits.advance(spark, table, position)
         return Counts()
     seen = commits.snapshots(spark, (table,)).get(table.name)
     duplicate_count = 0
     with removed_on_failure(staged):
-        are_all_new = staged and not new.row_count and staged.are_all_new(spark, table, seen)
+        are_all_new = staged and staged.are_all_new(spark, table, seen)
     if staged and are_all_new:
         added = staged.add(spark, table, position, seen)
     else:
@@ -188,12 +189,9 @@ def _write(
     spark: SparkSession, new: Arrivals, table: Table, position: HubPosition, seen: int | None
 ) -> tuple[int, int]:
     """Have Spark compare and write ``new``; give how many rows were added, and how many were there already."""
-    some = [new.rows] if new.rows is not None and new.row_count else []
-    if new.staged and new.staged.row_count:
-        some.append(new.staged.rows(spark, table))
-    rows = reduce(DataFrame.unionByName, some)
-    days = sorted({*new.days, *(new.staged.days if new.staged else ())})
-    present = spark.table(table.identifier).where(within(days, _DAY_OF[table.name]))
+    rows = new.staged.rows(spark, table) if new.staged else new.rows
+    assert rows is not None
+    present = spark.table(table.identifier).where(within(sorted(new.days), _DAY_OF[table.name]))
     duplicate_count = 0
     if _are_all_different(rows, present, table):
         added = commits.append(rows, table, position, seen)

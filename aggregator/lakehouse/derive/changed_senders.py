@@ -38,7 +38,7 @@ class Turn(StrEnum):
 
     CONTINUED = "continued"
     BORN = "born"
-    ANEW = "anew"
+    RECOMPUTE = "anew"
 
 
 class ChangedRows(NamedTuple):
@@ -70,13 +70,13 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
     )
     # What is ahead has its place among all that was said of its sender.
     turn = (
-        f.when(f.col("is_ahead") | (f.col("basis") == AHEAD), Turn.ANEW)
+        f.when(f.col("is_ahead") | (f.col("basis") == AHEAD), Turn.RECOMPUTE)
         .when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN))
         .when((f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED)
     )
     return first.join(
         going_on.select(*SENDER, "state", "basis", resting_place().alias("rests_on")), [*SENDER], "left"
-    ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.ANEW)).alias("turn"))
+    ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.RECOMPUTE)).alias("turn"))
 
 
 def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
@@ -115,7 +115,7 @@ def continued(
     return ChangedRows(new.unionByName(others), goes_on(), old, new)
 
 
-def partly_anew(
+def partly_recomputed(
     touched: tuple[DataFrame, DataFrame],
     advisories: tuple[DataFrame, DataFrame],
     intervals: DataFrame,
@@ -128,27 +128,29 @@ def partly_anew(
     beside them; ``advisories`` the new ones, and all. ``intervals`` has the rows of ``sender_intervals``: of those that
     have ended, the partitions that change are written anew, and no others.
     """
-    (senders, anew), (new_advisories, all_advisories) = touched, advisories
-    in_order = senders.select(*SENDER).join(anew, [*SENDER], "left_anti")
-    changed = in_order.unionAll(anew)
+    (senders, to_recompute), (new_advisories, all_advisories) = touched, advisories
+    in_order = senders.select(*SENDER).join(to_recompute, [*SENDER], "left_anti")
+    changed = in_order.unionAll(to_recompute)
     going_on = intervals.where(goes_on())
     records = (
         last_words(going_on.join(in_order, [*SENDER], "left_semi"))
-        .unionAll(words(new_advisories.join(anew, [*SENDER], "left_anti")))
-        .unionAll(words(in_site_order(all_advisories.join(anew, [*SENDER], "left_semi"))))
+        .unionAll(words(new_advisories.join(to_recompute, [*SENDER], "left_anti")))
+        .unionAll(words(in_site_order(all_advisories.join(to_recompute, [*SENDER], "left_semi"))))
     )
     new = sender_intervals(records, rebuilds, known_through).persist()
     ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())
-    replaced, replacing = (rows.join(anew, [*SENDER], "left_semi") for rows in (ended, new_ended))
+    replaced, replacing = (rows.join(to_recompute, [*SENDER], "left_semi") for rows in (ended, new_ended))
     moved = _partitions(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))
     rows = (
         new.where(goes_on())
         .unionByName(with_whole_days(going_on.join(changed, [*SENDER], "left_anti"), known_through))
         .unionByName(new_ended.join(in_order, [*SENDER], "left_semi"))
-        .unionByName(ended.where(moved).join(anew, [*SENDER], "left_anti"))
+        .unionByName(ended.where(moved).join(to_recompute, [*SENDER], "left_anti"))
         .unionByName(replacing.where(moved))
     )
-    old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(intervals.join(anew, [*SENDER], "left_semi"))
+    old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(
+        intervals.join(to_recompute, [*SENDER], "left_semi")
+    )
     return ChangedRows(rows, goes_on() | moved, old, new)
 
 

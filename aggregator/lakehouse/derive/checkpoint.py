@@ -31,7 +31,7 @@ def recipe_of(registration_interval: int, imported: HubPosition | None, losses: 
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
-def ground_of(
+def checkpoint_of(
     spark: SparkSession, whole_run: WholeRun, recipe: str, position: HubPosition, imported: HubPosition | None
 ) -> Checkpoint | None:
     """Give the last whole run and have all derived tables stand there; None where everything is to be computed.

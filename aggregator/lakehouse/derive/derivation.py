@@ -81,17 +81,17 @@ class Derivation:
         advisories, watermarks = (spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS))
         self._records = Records(believed_advisories(advisories), believed_watermarks(watermarks))
 
-    def run(self, ground: Checkpoint | None) -> None:
-        """Compute what has changed since ``ground``, where all tables stand, or everything where there is none.
+    def run(self, checkpoint: Checkpoint | None) -> None:
+        """Compute what has changed since ``checkpoint``, where all tables stand, or everything where there is none.
 
         Raise AccountingError before a wrong sum is committed; what was committed before it is for ``take_back``. The
         result is the same.
         """
         try:
-            if ground is None:
+            if checkpoint is None:
                 self._in_full()
             else:
-                self._from_ground(ground)
+                self._from_checkpoint(checkpoint)
         finally:
             self._spark.catalog.clearCache()
 
@@ -105,39 +105,41 @@ class Derivation:
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
         heard = in_site_order_where_ahead(contests.heard(records.advisories, found))
-        lives = sender_intervals(words(heard), lost_stores(after, found), known_through)
+        interval_rows = sender_intervals(words(heard), lost_stores(after, found), known_through)
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)
         )
         seen = coverage.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
         if self._imported is not None:
             imports = self._read(IMPORTS)
-            lives = lives.unionByName(imported_intervals(imports, known_through))
+            interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
             seen = seen.unionByName(imported_coverage(imports, known_through))
-        self._write(lives, SENDER_INTERVALS)
+        self._write(interval_rows, SENDER_INTERVALS)
         self._write(seen, SITE_COVERAGE)
         self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True), self._declared())
 
-    def _from_ground(self, ground: Checkpoint) -> None:
+    def _from_checkpoint(self, checkpoint: Checkpoint) -> None:
         def stood(table: Table) -> DataFrame:
-            return commits.read_at(self._spark, table, ground.snapshots[table.name])
+            return commits.read_at(self._spark, table, checkpoint.snapshots[table.name])
 
-        known_before = ground.position.known_through
+        known_before = checkpoint.position.known_through
         before = Before(
-            ground.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
+            checkpoint.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
         )
-        renewal = IncrementalUpdate(
+        update = IncrementalUpdate(
             self._records, before, losses.spans(self._spark, self._position), self._known_through
         )
-        self._write(renewal.continuations(), CONTINUATIONS)
+        self._write(update.continuations(), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
-        self._write(renewal.coverage(after, found), SITE_COVERAGE)
-        lives = renewal.lives(after, found)
-        self._write(lives.rows, SENDER_INTERVALS, lives.where)
-        begins = windows_begin((lives.old, lives.new), (before.coverage, self._read(SITE_COVERAGE)), known_before)
+        self._write(update.coverage(after, found), SITE_COVERAGE)
+        interval_rows = update.interval_rows(after, found)
+        self._write(interval_rows.rows, SENDER_INTERVALS, interval_rows.where)
+        begins = windows_begin(
+            (interval_rows.old, interval_rows.new), (before.coverage, self._read(SITE_COVERAGE)), known_before
+        )
         windows = self._declared()
-        begins = begin_with(begins, declared(self._spark, ground.position.sequence), windows)
+        begins = begin_with(begins, declared(self._spark, checkpoint.position.sequence), windows)
         self._windows(begins, _since(begins), windows)
 
     def _declared(self) -> Collection[Declared]:
@@ -149,8 +151,8 @@ class Derivation:
         ``windows`` are those of maintenance.
         """
         known_through, interval = self._known_through, self._interval
-        planned = DeclaredMaintenance(self._spark, windows, min(begins.values()), known_through)
-        intervals, covered = self._read(SENDER_INTERVALS), planned.cut_coverage(self._read(SITE_COVERAGE))
+        maintenance = DeclaredMaintenance(self._spark, windows, min(begins.values()), known_through)
+        intervals, covered = self._read(SENDER_INTERVALS), maintenance.cut_coverage(self._read(SITE_COVERAGE))
         by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
         held = by_day.agg(
             f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
@@ -161,10 +163,10 @@ class Derivation:
         by_day = joined_as(by_day, day_count + span_count)
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
         by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US + span_count)
-        lives = looked_at_again(availability.spans_since(intervals, begins, known_through))
-        spans = planned.cut_spans(lives)
+        interval_rows = looked_at_again(availability.spans_since(intervals, begins, known_through))
+        spans = maintenance.cut_spans(interval_rows)
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
-            self._write(planned.sender_days(lives), SENDER_MAINTENANCE_DAYS, where)
+            self._write(maintenance.sender_days(interval_rows), SENDER_MAINTENANCE_DAYS, where)
         else:
             commits.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
             self.written.append(SENDER_MAINTENANCE_DAYS)

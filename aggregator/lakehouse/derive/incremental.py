@@ -39,7 +39,7 @@ class Survey(NamedTuple):
 
     born: int
     born_from: int
-    anew: int
+    to_recompute: int
     disordered_blocks: int
     lost_stores: int
 
@@ -93,17 +93,17 @@ class IncrementalUpdate:
         imported = self._before.coverage.where(f.col("cause").isin(*OF_IMPORTS))
         return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
 
-    def lives(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
+    def interval_rows(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
         rebuilds = changed_senders.lost_stores(continuations, found)
-        anew = self._anew(found)
-        if anew is None:
+        to_recompute = self._to_recompute(found)
+        if to_recompute is None:
             return changed_senders.continued(
                 self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through
             )
         new, all_ = (contests.heard(records.advisories, found) for records in (self._new, self._all))
-        return changed_senders.partly_anew(
-            (self._touched, anew),
+        return changed_senders.partly_recomputed(
+            (self._touched, to_recompute),
             (new, all_),
             self._before.intervals,
             rebuilds,
@@ -120,7 +120,7 @@ class IncrementalUpdate:
         rows = looked_at.groupBy("turn").agg(f.count(f.lit(1)), f.min("first_at")).collect()
         found = {what: (count, first_at) for what, count, first_at in rows}
         born, born_from = found.get(Turn.BORN, (0, 0))
-        counts = (found.get(what, (0, 0))[0] for what in (Turn.ANEW, "disordered", "lost"))
+        counts = (found.get(what, (0, 0))[0] for what in (Turn.RECOMPUTE, "disordered", "lost"))
         return Survey(born, born_from, *counts)
 
     def _going_on_in_order(self) -> tuple[Records, DataFrame, DataFrame]:
@@ -141,7 +141,7 @@ class IncrementalUpdate:
         )
         return Records(*whole), others(before), others(said)
 
-    def _anew(self, contested: Collection[Contest]) -> DataFrame | None:
+    def _to_recompute(self, contested: Collection[Contest]) -> DataFrame | None:
         """Give the senders to be read anew, None where there are none."""
         found = []
         if contested:
@@ -150,8 +150,8 @@ class IncrementalUpdate:
             changed = contests.of_changed_blocks(self._all.advisories, before, contested)
             if changed is not None:
                 found.append(changed.select(*SENDER))
-        if self._survey.anew:
-            found.append(self._touched.where(f.col("turn") == Turn.ANEW).select(*SENDER))
+        if self._survey.to_recompute:
+            found.append(self._touched.where(f.col("turn") == Turn.RECOMPUTE).select(*SENDER))
         if self._survey.born:
             born = self._touched.where(f.col("turn") == Turn.BORN)
             begun = f.col("claimed_at") >= f.timestamp_micros(f.lit(self._survey.born_from))

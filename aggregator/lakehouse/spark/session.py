@@ -19,7 +19,6 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
-from aggregator.lakehouse.archive.spark_source import JetStreamSource
 from aggregator.lakehouse.spark.process import leave_its_end_to_python, tell_failed_calls_once
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, spark_catalog, spark_secrets
 from aggregator.lakehouse.warehouse.jvm import java_class, make_active
@@ -114,7 +113,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 def start(settings: SessionSettings) -> SparkSession:
     """Start Spark, or another session in the JVM that this process has already.
 
-    It knows the data source ``jetstream``. Spark's own words go to ``spark.log`` in the warehouse; those of the JVM
+    Spark's own words go to ``spark.log`` in the warehouse; those of the JVM
     before are in ``spark.log.1``.
     """
     settings.warehouse.mkdir(parents=True, exist_ok=True)
@@ -143,7 +142,6 @@ def start(settings: SessionSettings) -> SparkSession:
         # A data source is registered with the new session, but looked for in the active one.
         make_active(spark)
     _name_what_pyspark_looks_up(spark)
-    spark.dataSource.register(JetStreamSource)
     make_files_quickly(spark)
     return spark
 
@@ -162,7 +160,7 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(("-Duser.timezone=UTC -Dderby.system.home=/nonexistent", *_JAVA)),
         "spark.log.level": "ERROR",
-        # What is read ahead and what is committed meanwhile share the cores (``chunk_reading``).
+        # What is read ahead and what is committed meanwhile share the cores (``bronze/chunks.py``).
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -67,15 +67,15 @@ class TableUpgrade:
                 old, new = there.type(), wanted.findField(column.name).type()
                 same = str(old) == str(new)
                 if not same and not (new.isPrimitiveType() and self._may_become(old, new.asPrimitiveType())):
-                    raise self._refusal(table, f"its column {column.name} is {old}, not {new}")
+                    raise self._why_not(table, f"its column {column.name} is {old}, not {new}")
         parts = [f"{found.findColumnName(each.sourceId())}:{each.transform()}" for each in loaded.spec().fields()]
         wanted_spec = self._iceberg.partition_spec(table, wanted)
         wanted_parts = [f"{wanted.findColumnName(each.sourceId())}:{each.transform()}" for each in wanted_spec.fields()]
         if parts != wanted_parts:
-            raise self._refusal(table, f"it is partitioned by {', '.join(parts) or 'nothing'}")
+            raise self._why_not(table, f"it is partitioned by {', '.join(parts) or 'nothing'}")
 
     @staticmethod
-    def _refusal(table: Table, what: str) -> TableDiffers:
+    def _why_not(table: Table, what: str) -> TableDiffers:
         return TableDiffers(
             f"{table.identifier} was made by another version of Muster ({what}) and cannot be changed in place: name"
             " another directory as [lakehouse] path, and roll up into it"

@@ -11,7 +11,7 @@ import msgspec
 from aggregator.topology.apply import ApplyFailed, NotTaken
 from aggregator.topology.apply import apply as apply_plan
 from aggregator.topology.desired.streams import archiving_of, desired, is_beside_the_archive
-from aggregator.topology.model import told
+from aggregator.topology.model import lines_by_place
 from aggregator.topology.observed.connections import Connections, connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.observed.state import Found
@@ -100,7 +100,7 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
     if as_json:
         echo(json_text(plan_as_json(done) | {"not_applied": not_applied}))
     else:
-        for line in (*told(done.problems.items()), *left_lines(done), *warning_lines(done)):
+        for line in (*lines_by_place(done.problems.items()), *left_lines(done), *warning_lines(done)):
             echo(line, prose=True)
         for line in not_applied:
             echo(f"not applied: {line}", prose=True)
@@ -168,7 +168,7 @@ def _planning(topology: TopologySettings, again: tuple[str, ...]) -> Callable[[C
     wanted_again = frozenset(archiving_of(topology, regions[name]) for name in again)
 
     async def planned(opened: Connections) -> Plan:
-        found = await observe(wanted, opened, with_strays=True)
+        found = await observe(wanted, opened, with_orphans=True)
         return make_plan(wanted, msgspec.structs.replace(found, again=wanted_again))
 
     return planned

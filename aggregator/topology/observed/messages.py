@@ -4,7 +4,7 @@ For the latter three through a consumer that goes away by itself.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,9 +16,7 @@ from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from aggregator.topology.observed.state import StreamKey
 from shared.instants import SECOND, format_instant, parse_instant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
-
-_BATCH = 1_000
-_FORGOTTEN_AFTER = 60_000_000_000
+from shared.nats.stream_messages import TemporaryConsumer, delivered, temporary_consumer
 
 
 class Read(NamedTuple):
@@ -46,11 +44,6 @@ class Stored(msgspec.Struct, frozen=True):
 
 class _Answer(msgspec.Struct, frozen=True):
     message: Stored
-
-
-class _Created(msgspec.Struct, frozen=True):
-    name: str
-    num_pending: int = 0
 
 
 async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> Stored | None:
@@ -135,34 +128,21 @@ def _from_sequence(sequence: int) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _consumer(client: Client, stream: StreamKey, subject: str, start: dict[str, Any]) -> AsyncIterator[_Created]:
+async def _consumer(
+    client: Client, stream: StreamKey, subject: str, start: dict[str, Any]
+) -> AsyncIterator[TemporaryConsumer]:
     place, name = stream
-    config: dict[str, Any] = {
-        "filter_subject": subject,
-        "ack_policy": "none",
-        "mem_storage": True,
-        "inactive_threshold": _FORGOTTEN_AFTER,
-        **start,
-    }
-    body = {"stream_name": name, "config": config}
-    api = f"{place.api}.CONSUMER"
-    created = await request_json(client, f"{api}.CREATE.{name}", body, _Created, deadline=REQUEST_DEADLINE)
-    try:
-        yield created
-    except (nats.errors.Error, TimeoutError) as error:
-        raise RequestFailed(f"{name}: reading {subject} took too long: {error}") from error
-    finally:
-        delete = f"{api}.DELETE.{name}.{created.name}"
-        await request_json(client, delete, None, dict[str, Any], deadline=REQUEST_DEADLINE)
+    config = {"filter_subject": subject, **start}
+    async with temporary_consumer(client, name, config, api=place.api, deadline=REQUEST_DEADLINE) as created:
+        try:
+            yield created
+        except (nats.errors.Error, TimeoutError) as error:
+            raise RequestFailed(f"{name}: reading {subject} took too long: {error}") from error
 
 
-async def _delivered(client: Client, stream: StreamKey, consumer: str, left: int) -> AsyncIterator[Read]:
-    if not left:
-        return
-    jetstream = client.jetstream(domain=stream[0].domain or None)
-    subscription = await jetstream.pull_subscribe_bind(consumer, stream[1])
-    while left > 0:
-        for message in await subscription.fetch(min(_BATCH, left), timeout=REQUEST_DEADLINE):
-            left -= 1
+async def _delivered(client: Client, stream: StreamKey, consumer: str, count: int) -> AsyncIterator[Read]:
+    place, name = stream
+    messages = delivered(client, name, consumer, count, api=place.api, deadline=REQUEST_DEADLINE)
+    async with aclosing(messages):
+        async for message in messages:
             yield Read(message.subject, message.data, message.metadata.sequence.stream)
-    await subscription.unsubscribe()

@@ -55,10 +55,10 @@ class _Names(msgspec.Struct, frozen=True):
     consumers: list[str] | None = None
 
 
-async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays: bool = False) -> Found:
+async def observe(wanted: Iterable[Desired], opened: Connections, *, with_orphans: bool = False) -> Found:
     """Ask every place, all at once, for what it has of what is wanted, and of what that copies.
 
-    ``with_strays``: also for consumers that might be ours and are not wanted, and what copies through them.
+    ``with_orphans``: also for consumers that might be ours and are not wanted, and what copies through them.
     """
     wanted = tuple(wanted)
     found = Found({}, {}, {}, {})
@@ -67,11 +67,11 @@ async def observe(wanted: Iterable[Desired], opened: Connections, *, with_strays
         by_place.setdefault(each.place, []).append(each)
     await asyncio.gather(*(_observe_place(place, asked, opened, found) for place, asked in by_place.items()))
     await _observe_overtaken(wanted, opened, found)
-    if with_strays:
+    if with_orphans:
         _leave_alone(found)
-        await asyncio.gather(*(_observe_strays(place, asked, opened, found) for place, asked in by_place.items()))
+        await asyncio.gather(*(_observe_orphans(place, asked, opened, found) for place, asked in by_place.items()))
         await _observe_named_places(opened, found)
-        copiers = {copier_of(each.config, list(found.levels)) for each in found.strays.values()} - {None}
+        copiers = {copier_of(each.config, list(found.levels)) for each in found.orphans.values()} - {None}
         unknown = [Origin(*key) for key in copiers if key is not None and key not in found.streams]
         await asyncio.gather(*(_observe_place(each.place, [each], opened, found) for each in unknown))
         # What the strays were acknowledged counts as taken, too, and was asked for after the origins.
@@ -182,7 +182,7 @@ def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
                 yield origin
 
 
-async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
+async def _observe_orphans(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
     client = opened[place.connection]
     streams = [each.name for each in asked if isinstance(each, DesiredStream) and (place, each.name) in found.streams]
     wanted = {(each.stream, each.name) for each in asked if isinstance(each, DesiredConsumer)}
@@ -192,7 +192,7 @@ async def _observe_strays(place: Place, asked: list[Desired | Origin], opened: C
         for stream in streams:
             for name in await _consumer_names(client, place, stream):
                 if name.startswith(OURS) and (stream, name) not in wanted:
-                    await _observe_consumer(client, DesiredConsumer(place, stream, name, {}), found.strays)
+                    await _observe_consumer(client, DesiredConsumer(place, stream, name, {}), found.orphans)
     except (ApiError, RequestFailed) as error:
         found.unreachable[place] = str(error)
 
@@ -212,7 +212,7 @@ async def _consumer_names(client: Client, place: Place, stream: str) -> list[str
 async def _observe_named_places(opened: Connections, found: Found) -> None:
     """Ask those domains, too, that only consumers and sources name: a region that was removed; one may be gone."""
     known = {str(place) for place in (*found.levels, *found.unreachable)}
-    named = {copier[0] for each in found.strays.values() if (copier := named_copier(each.config)) is not None}
+    named = {copier[0] for each in found.orphans.values() if (copier := named_copier(each.config)) is not None}
     named |= {
         domain_of(api_of(source))
         for (place, _), stream in found.streams.items()

@@ -141,7 +141,7 @@ class Found(msgspec.Struct, frozen=True):
     why, in one line.
     ``away``: places that only a source or a consumer names, and that do not answer; why, in one line.
     ``last_matching``: the last sequence of a stream (its key and a subject) that a source with a filter could take.
-    ``strays``: consumers with names such as we give, beside those that are wanted.
+    ``orphans``: consumers with names such as we give, beside those that are wanted.
     ``again``: what somebody wants to be taken whole once more: who copies, and what.
     ``rooms``: of each place, how much its streams take.
     """
@@ -151,7 +151,7 @@ class Found(msgspec.Struct, frozen=True):
     levels: dict[Place, int]
     unreachable: dict[Place, str]
     last_matching: dict[tuple[StreamKey, str], int] = {}
-    strays: dict[ConsumerKey, FoundConsumer] = {}
+    orphans: dict[ConsumerKey, FoundConsumer] = {}
     away: dict[Place, str] = {}
     silent: dict[ConsumerKey, str] = {}
     again: frozenset[tuple[StreamKey, StreamKey]] = frozenset()
@@ -172,7 +172,7 @@ class Found(msgspec.Struct, frozen=True):
                 sequences.append(each.get("opt_start_seq", 1) - 1)
                 place = origin_place(copier[0], each)
                 key = place, each["name"], consumer_name_of(each)
-                consumer = self.consumers.get(key) or self.strays.get(key)
+                consumer = self.consumers.get(key) or self.orphans.get(key)
                 if consumer is not None:
                     sequences.append(consumer.config.get("opt_start_seq", 1) - 1)
                     sequences.append(0 if is_reported else consumer.ack_floor.stream_seq)

@@ -34,13 +34,13 @@ from aggregator.topology.plan.differences import (
     source_pairs,
     title,
 )
-from aggregator.topology.plan.durable_sources import settled, undecided
+from aggregator.topology.plan.durable_sources import undecided, with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms, harms
-from aggregator.topology.plan.orphans import strays
-from aggregator.topology.plan.recreations import made_anew, needs_another_stream
+from aggregator.topology.plan.orphans import orphans
+from aggregator.topology.plan.recreations import needs_another_stream, streams_to_recreate
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.plan.remarks import absences, remarks, silent_origins
-from aggregator.topology.plan.restored_streams import mark_of, marked, not_copied, regained, unmarked
+from aggregator.topology.plan.restored_streams import copies_to_restart, mark_of, marked, not_copied, unmarked
 from aggregator.topology.plan.update_request import created, merged_sources, sent
 from shared.nats.jetstream_api import domain_of
 
@@ -94,9 +94,9 @@ class Plan(msgspec.Struct, frozen=True):
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
-    decided = settled(regained(wanted, found), found)
+    decided = with_durable_sources(copies_to_restart(wanted, found), found)
     wanted = undecided(decided, found)
-    anew, left = made_anew(wanted, found), strays(wanted, found)
+    to_recreate, left = streams_to_recreate(wanted, found), orphans(wanted, found)
     problems = dict(found.unreachable)
     changes: list[Change] = []
     made: list[DesiredConsumer] = []
@@ -107,14 +107,14 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         if each.place in problems or _copier_of(each) in sealed:
             continue
         if isinstance(each, DesiredStream):
-            steps = _stream_changes(each, found, anew=(each.place, each.name) in anew)
+            steps = _stream_changes(each, found, to_recreate=(each.place, each.name) in to_recreate)
             changes.extend(_remarked(step, absent.get((step.place, step.stream), "")) for step in steps)
         elif each.copying is None or each.copying.place not in problems:
             # Its source must be told, too: set aside before, and taken up behind that. Without, it is never told again.
             # A stream that is made again takes its consumers with it.
             copier = each.copying.key if each.copying is not None else None
-            is_anew = copier in anew or (each.place, each.stream) in anew
-            todo = tuple(_consumer_changes(each, found, anew=is_anew))
+            is_recreation = copier in to_recreate or (each.place, each.stream) in to_recreate
+            todo = tuple(_consumer_changes(each, found, to_recreate=is_recreation))
             changes.extend(todo)
             made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
     aside, back = _taken_up_again(made, changes, found)
@@ -164,7 +164,7 @@ def _key(change: Change) -> ConsumerKey:
     return change.place, change.stream, change.consumer
 
 
-def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Iterator[Change]:
+def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -> Iterator[Change]:
     current = found.streams.get((wanted.place, wanted.name))
     if current is None:
         config = created(wanted.config)
@@ -177,12 +177,12 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, anew: bool) -> Itera
     mended = [each.mended for each in harms(wanted, current.config)]
     managed = fitting(dict(ChainMap(*mended, wanted.config)), current.config)
     fields = tuple(differences(managed, current.config))
-    if anew and not any(map(needs_another_stream, fields)):
+    if to_recreate and not any(map(needs_another_stream, fields)):
         # A mirror goes on at its own last sequence, whatever its new origin holds before that.
         fields = (*fields, FieldChange("holds", "what its origin was before", "its origin"))
     if not fields:
         return
-    if anew:
+    if to_recreate:
         config = created(wanted.config)
         loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
         away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
@@ -295,16 +295,16 @@ def _begins_through(wanted: DesiredConsumer, source: Config) -> bool:
     return not _reads_through(wanted, source) or confines(wanted.copying.source, source)
 
 
-def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> Iterator[Change]:
+def _consumer_changes(wanted: DesiredConsumer, found: Found, *, to_recreate: bool) -> Iterator[Change]:
     """Make, mend or remove a consumer.
 
-    ``anew``: its copy is to be made, or made again. A consumer that is there already has been acknowledged what a
-    stream before it had, and would not give it to this one. Nor does one that nothing reads through yet know what its
+    ``to_recreate``: its copy is to be made, or made again. A consumer that is there already has been acknowledged what
+    a stream before it had, and would not give it to this one. Nor does one that nothing reads through yet know what its
     source has taken since it was made, by an apply that ended between the two.
     """
     current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
-    source = None if anew else _found_source(wanted, found)
-    waits = _begins_through(wanted, source) if source is not None else not anew and _begins_whole(wanted, found)
+    source = None if to_recreate else _found_source(wanted, found)
+    waits = _begins_through(wanted, source) if source is not None else not to_recreate and _begins_whole(wanted, found)
     start = _start(wanted, source, found) if source is not None and waits else wanted.start
     if current is None:
         if wanted.wanted:
@@ -316,11 +316,11 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, anew: bool) -> I
         yield Change(Action.DELETE, wanted.place, wanted.stream, wanted.name, (), {})
         return
     fields = tuple(differences(wanted.config, current.config))
-    if anew or waits:
-        told = "as it is told" if start is wanted.start else "behind what was taken"
-        told = "with everything" if start["deliver_policy"] == "all" else told
-        fields = (*fields, FieldChange("starts", "where it was", told))
-    if anew or waits or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
+    if to_recreate or waits:
+        begins = "as it is told" if start is wanted.start else "behind what was taken"
+        begins = "with everything" if start["deliver_policy"] == "all" else begins
+        fields = (*fields, FieldChange("starts", "where it was", begins))
+    if to_recreate or waits or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
         config = wanted.config | start
         yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
     elif fields:

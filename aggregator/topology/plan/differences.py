@@ -41,7 +41,7 @@ def differences(wanted: Config, current: Config) -> Iterator[FieldChange]:
             yield FieldChange(field, before or ([] if isinstance(after, list) else before), after)
 
 
-def not_taken(asked: Config, kept: Config) -> Iterator[FieldChange]:
+def ignored_fields(asked: Config, kept: Config) -> Iterator[FieldChange]:
     """List what a server that answered OK has not made so: ``before`` is what it keeps, ``after`` what was asked."""
     for field, after in asked.items():
         before = kept.get(field)

@@ -19,7 +19,7 @@ from aggregator.topology.observed.state import (
     sources_of,
 )
 from aggregator.topology.plan.differences import source_pairs
-from aggregator.topology.plan.recreations import made_anew
+from aggregator.topology.plan.recreations import streams_to_recreate
 
 LEVEL = 4
 """JetStream's API level that knows durable sourcing."""
@@ -27,7 +27,7 @@ LEVEL = 4
 _OF_THE_CONSUMER = ("opt_start_seq", "opt_start_time", "filter_subject")
 
 
-def settled(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
+def with_durable_sources(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     """Decide for each copy whether it is durable, by what the servers know, and lay that down in both its ends."""
     wanted = tuple(wanted)
     made = {(each.place, each.name) for each in wanted if isinstance(each, DesiredStream)}
@@ -56,9 +56,9 @@ def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     """
     wanted = tuple(wanted)
     left = [_left(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
-    anew = made_anew(left, found)
+    to_recreate = streams_to_recreate(left, found)
     return tuple(
-        each if isinstance(each, DesiredStream) and (each.place, each.name) in anew else as_found
+        each if isinstance(each, DesiredStream) and (each.place, each.name) in to_recreate else as_found
         for each, as_found in zip(wanted, left, strict=True)
     )
 

@@ -26,13 +26,13 @@ class Orphan(msgspec.Struct, frozen=True):
     destroys: str = ""
 
 
-def strays(wanted: Iterable[Desired], found: Found) -> Iterator[Orphan]:
+def orphans(wanted: Iterable[Desired], found: Found) -> Iterator[Orphan]:
     """List them, in the order of their names."""
     wanted = tuple(wanted)
     consumers = [each for each in wanted if isinstance(each, DesiredConsumer)]
     # Where a region names no sites, its agents may have made their consumers themselves.
     regions = {site.region for each in consumers if (site := _site(each.name, each.config.get("filter_subjects")))}
-    for key, consumer in sorted(found.strays.items()):
+    for key, consumer in sorted(found.orphans.items()):
         if key[0] in found.unreachable:
             continue
         site = _site(key[2], consumer.config.get("filter_subjects"))

@@ -7,23 +7,23 @@ from aggregator.topology.observed.state import Found, StreamKey, beyond
 from aggregator.topology.plan.differences import FieldChange, differences
 
 
-def made_anew(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
+def streams_to_recreate(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
     """List the streams that are to be made, or made again: also mirrors that hold an origin's past.
 
     That is one which is to be made again here, or was made anew or restored by somebody else.
     """
-    anew: set[StreamKey] = set()
+    to_recreate: set[StreamKey] = set()
     for each in wanted:
         if isinstance(each, DesiredStream):
             key = each.place, each.name
             holds = key in found.streams and found.streams[key].state.last_seq > 0
-            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in anew for at in each.origins)
-            if _begins_anew(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
-                anew.add(key)
-    return anew
+            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in to_recreate for at in each.origins)
+            if _needs_recreation(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
+                to_recreate.add(key)
+    return to_recreate
 
 
-def _begins_anew(wanted: DesiredStream, found: Found) -> bool:
+def _needs_recreation(wanted: DesiredStream, found: Found) -> bool:
     """Tell whether a stream is to be made, or made again."""
     if wanted.place in found.unreachable:
         return False

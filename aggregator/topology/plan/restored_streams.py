@@ -18,10 +18,10 @@ from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredS
 from aggregator.topology.observed.state import Found, FoundStream, StreamKey, is_same_source, origin_place, sources_of
 from shared.subjects import ROOT
 
-_ANEW = "muster.anew."
+_NUMBER_KEY = "muster.anew."
 
 
-def regained(wanted: Iterable[Desired], found: Found) -> Iterator[Desired]:
+def copies_to_restart(wanted: Iterable[Desired], found: Found) -> Iterator[Desired]:
     """Lay down how each region is confined: as found, or anew where its source is ahead or it is wanted again."""
     for each in wanted:
         if isinstance(each, DesiredStream) and each.config.get("sources"):
@@ -86,8 +86,8 @@ def _laid_down(copier: StreamKey, source: Config, found: Found) -> Config:
     number = marked(stream, source) or 1
     for current in sources_of(stream):
         if _is_confined_alike(source, current):
-            is_anew = found.ahead(copier, current) or found.is_wanted_again(copier, current)
-            number = number_of(current) + bool(is_anew)
+            is_recreation = found.ahead(copier, current) or found.is_wanted_again(copier, current)
+            number = number_of(current) + bool(is_recreation)
     return source | {"subject_transforms": numbered(source, number)}
 
 
@@ -96,4 +96,4 @@ def _is_confined_alike(source: Config, current: Config) -> bool:
 
 
 def _key_of(source: Config) -> str:
-    return _ANEW + confinement_of(source).removeprefix(f"{ROOT}.")
+    return _NUMBER_KEY + confinement_of(source).removeprefix(f"{ROOT}.")

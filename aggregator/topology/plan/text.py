@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from aggregator.topology.confinement import confinement_of, number_of
-from aggregator.topology.model import told
+from aggregator.topology.model import lines_by_place
 from aggregator.topology.observed.state import api_of, consumer_name_of, sealed
 from aggregator.topology.plan.changes import Action, Change, Plan
 from aggregator.topology.plan.differences import FieldChange
@@ -35,7 +35,7 @@ def format_plan(plan: Plan) -> str:
             place = str(change.place)
             lines.append(place)
         lines.extend(f"  {line}" for line in change_lines(change))
-    lines.extend(told(plan.problems.items()))
+    lines.extend(lines_by_place(plan.problems.items()))
     lines.extend(left_lines(plan))
     lines.extend(warning_lines(plan))
     lines.extend(f"refused: {reason}" for reason in plan.refused)
@@ -83,7 +83,7 @@ def untaken(change: Change, fields: Iterable[FieldChange]) -> str:
 
 def warning_lines(plan: Plan) -> Iterator[str]:
     """Say what to look at, which the plan neither mends nor minds."""
-    yield from told((key[0], sealed(key)) for key in plan.sealed)
+    yield from lines_by_place((key[0], sealed(key)) for key in plan.sealed)
     yield from (f"warning: {text}" for text in plan.warnings)
 
 

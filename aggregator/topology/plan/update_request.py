@@ -42,11 +42,11 @@ def merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) ->
         if new.get("consumer"):
             old = {name: value for name, value in old.items() if name not in _BELONGS_TO_A_CONSUMER}
         elif before is not None:
-            told = {name: start for name in _STARTS if (start := new.pop(name, None))}
+            starts = {name: start for name in _STARTS if (start := new.pop(name, None))}
             if old.pop("consumer", None) or confines(source, before):
                 behind = found.resumes_behind((wanted.place, wanted.name), before)
                 old = {name: value for name, value in old.items() if name not in _STARTS}
-                old |= told if told and not behind else {"opt_start_seq": behind + 1}
+                old |= starts if starts and not behind else {"opt_start_seq": behind + 1}
         external = (old.get("external") or {}) | (new.get("external") or {})
         merged.append(old | new | ({"external": external} if external else {}))
     return merged

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from aggregator.topology.desired.streams import is_beside_the_archive
-from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, told
+from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, lines_by_place
 from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, taken_subjects
 from aggregator.topology.plan.differences import NEARLY_FULL
-from aggregator.topology.plan.durable_sources import settled
+from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.report import findings
@@ -46,7 +46,7 @@ def check(
     topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: Evidence, limits: Limits
 ) -> list[Finding]:
     """List what is wrong, the worst first."""
-    wanted = settled(wanted, found)
+    wanted = with_durable_sources(wanted, found)
     shown = report(wanted, found)
     judged = [
         *_places(found),
@@ -66,7 +66,7 @@ def check(
 def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
     """Say all of it in one line, as monitors show it."""
     if judged:
-        return f"{judged[0].severity.name} - {'; '.join(told((each.place, each.text) for each in judged))}"
+        return f"{judged[0].severity.name} - {'; '.join(lines_by_place((each.place, each.text) for each in judged))}"
     behind = max((row.behind or 0 for row in shown.replication), default=0)
     watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
     copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"

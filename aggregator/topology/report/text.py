@@ -3,7 +3,7 @@
 from collections import Counter
 
 from aggregator.terminal import format_table
-from aggregator.topology.model import told
+from aggregator.topology.model import lines_by_place
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
 from shared.instants import format_duration
 from shared.sizes import format_size
@@ -71,7 +71,7 @@ def format_report(report: Report, width: int = UNWRAPPED) -> str:
     wrong = [row for row in report.streams if row.error and row.place not in report.unreachable]
     remarks += [(row.place, f"{row.name} {row.error}") for row in wrong]
     remarks += [(row.place, _remark(row)) for row in report.replication if not row.healthy]
-    return "\n\n".join([*parts, *(["\n".join(told(remarks))] if remarks else [])])
+    return "\n\n".join([*parts, *(["\n".join(lines_by_place(remarks))] if remarks else [])])
 
 
 def another_past(row: ReplicationRow) -> str:

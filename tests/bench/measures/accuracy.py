@@ -48,8 +48,8 @@ from tests.bench.report import Row, Table, median
 from tests.bench.stage import Options, stage
 from tests.bench.trace_lives import drawn_lives
 from tests.bench.troubles import SITE_STORAGE, TROUBLES, Scene, now
-from tests.support.fault_evidence import stored
-from tests.support.fault_fleet import FleetClient
+from tests.support.faults.evidence import stored
+from tests.support.faults.fleet import FleetClient
 from tests.support.waiting import until
 
 SPEED = 200

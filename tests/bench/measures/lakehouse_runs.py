@@ -26,7 +26,7 @@ from tests.bench.report import Row, Table
 from tests.bench.stage import Options
 from tests.bench.streams import FILL_DEADLINE, connected, stream_state
 from tests.bench.warehouses import MASTER, say, settings_for
-from tests.support.advisories import advisory_of
+from tests.support.core.advisories import advisory_of
 from tests.support.waiting import until
 
 MESSAGES, FEW_MESSAGES = 4_000_000, 40_000

@@ -36,7 +36,7 @@ from tests.bench.report import RecordsLost, Row
 from tests.bench.report import Table as Found
 from tests.bench.stage import Options
 from tests.bench.warehouses import MASTER, say, settings_for
-from tests.support.quick_runs import FileCounts, QuickRuns
+from tests.support.lakehouse.quick_runs import FileCounts, QuickRuns
 
 RUNS_EVERY = 5 * MINUTE
 RUNS_A_DAY = DAY // RUNS_EVERY

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest_asyncio
 
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_stage import Stage, agent_stage
-from tests.support.operated_agent import OperatedAgent, operated_agent
+from tests.support.agent.agent_stage import Stage, agent_stage
+from tests.support.agent.operated_agent import OperatedAgent, operated_agent
 from tests.support.waiting import until
 
 BROKEN = [

@@ -9,7 +9,7 @@ import pytest
 
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
-from tests.support.agent_process import COMMAND
+from tests.support.agent.agent_process import COMMAND
 
 READERS = (
     ("status",),

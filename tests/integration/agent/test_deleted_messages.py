@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_process import STALE_AFTER, Deployment, deployed
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.agent_within import agent_within
-from tests.support.source_site import STREAM
+from tests.support.agent.agent_process import STALE_AFTER, Deployment, deployed
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.agent_within import agent_within
+from tests.support.nats.source_site import STREAM
 from tests.support.waiting import until
 
 MARKS_WHAT_EXPIRES = {

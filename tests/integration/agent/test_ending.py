@@ -15,8 +15,8 @@ from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
 from shared.nats.connection import ConnectionSettings
-from tests.support.agent_process import SETTINGS, AgentProcess, deployed
-from tests.support.one_server import server_in, settings_for
+from tests.support.agent.agent_process import SETTINGS, AgentProcess, deployed
+from tests.support.nats.one_server import server_in, settings_for
 from tests.support.waiting import until
 
 

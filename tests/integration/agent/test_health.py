@@ -20,11 +20,11 @@ from edge_agent.observability import conditions, http
 from edge_agent.observability.status_report import STARTS
 from edge_agent.observability.systemd import keep_watchdog
 from edge_agent.store.files import held, prepare
-from tests.support.agent_process import Deployment, deployed, free_address
-from tests.support.agent_within import agent_within
-from tests.support.exposition import parsed
-from tests.support.supervisor import ALIVE, MORE_TIME, supervisor_socket
-from tests.support.told_agent import BODIES, until_running
+from tests.support.agent.agent_process import Deployment, deployed, free_address
+from tests.support.agent.agent_within import agent_within
+from tests.support.agent.supervisor import ALIVE, MORE_TIME, supervisor_socket
+from tests.support.agent.told_agent import BODIES, until_running
+from tests.support.observability.exposition import parsed
 from tests.support.waiting import until
 
 SIGNS_LEFT = 300

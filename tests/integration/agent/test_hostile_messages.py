@@ -10,9 +10,9 @@ import pytest
 
 from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_stage import Stage, agent_stage
-from tests.support.running_agent import AgentProcess, agent_process
-from tests.support.source_site import STREAM, Site, reading, running_site
+from tests.support.agent.agent_stage import Stage, agent_stage
+from tests.support.agent.running_agent import AgentProcess, agent_process
+from tests.support.nats.source_site import STREAM, Site, reading, running_site
 from tests.support.waiting import until
 
 DEADLINE = 90.0

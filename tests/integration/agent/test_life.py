@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.running_agent import agent_process
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.running_agent import agent_process
 from tests.support.waiting import until
 
 STOPS_WITHIN = 30.0

@@ -18,12 +18,12 @@ from edge_agent.ingest import commits
 from edge_agent.source.port import Opened
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
-from tests.support import failing_agent
-from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
-from tests.support.agent_within import agent_within
-from tests.support.fleet_region import STREAM as FLEET
-from tests.support.one_server import written
-from tests.support.told_agent import BODIES, NAMES, arrived, told_of, until_running
+from tests.support.agent import failing_agent
+from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.agent_within import agent_within
+from tests.support.agent.told_agent import BODIES, NAMES, arrived, told_of, until_running
+from tests.support.delivery.fleet_region import STREAM as FLEET
+from tests.support.nats.one_server import written
 from tests.support.waiting import until
 
 

@@ -16,7 +16,7 @@ import pytest
 from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, SECOND
-from tests.support.agent_process import (
+from tests.support.agent.agent_process import (
     BLIND_AFTER,
     SETTINGS,
     STALE_AFTER,
@@ -25,8 +25,8 @@ from tests.support.agent_process import (
     Deployment,
     deployed,
 )
-from tests.support.mortal_agent import MortalAgent
-from tests.support.scripted_stream import ScriptedStream
+from tests.support.agent.mortal_agent import MortalAgent
+from tests.support.core.scripted_stream import ScriptedStream
 from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(10)]

@@ -14,7 +14,7 @@ import pytest
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.wire import Advisory
-from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
+from tests.support.agent.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
 from tests.support.waiting import until
 
 KILLS = 5

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_process import Deployment, deployed
-from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.agent.agent_process import Deployment, deployed
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.waiting import until
 
 PATIENCE = 60.0

@@ -9,9 +9,9 @@ import msgspec
 import pytest_asyncio
 
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.running_agent import AgentProcess, agent_process
-from tests.support.straight_run import advisories_of_a_straight_run
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.running_agent import AgentProcess, agent_process
+from tests.support.agent.straight_run import advisories_of_a_straight_run
 from tests.support.waiting import until
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.support.agent_process import deployed
-from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.agent.agent_process import deployed
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.waiting import until
 
 

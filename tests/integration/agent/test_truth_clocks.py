@@ -9,11 +9,11 @@ import pytest
 
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.support.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed, free_address
-from tests.support.six_places import over, shown
-from tests.support.source_site import STREAM, SUBJECT
-from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
-from tests.support.straight_run import advisories_of_a_straight_run, stored_message
+from tests.support.agent.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed, free_address
+from tests.support.agent.straight_run import advisories_of_a_straight_run, stored_message
+from tests.support.nats.source_site import STREAM, SUBJECT
+from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
+from tests.support.observability.six_places import over, shown
 from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(5)]

@@ -9,7 +9,7 @@ import pytest
 
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from tests.support.agent_process import BLIND_AFTER, STALE_AFTER, Deployment, deployed
+from tests.support.agent.agent_process import BLIND_AFTER, STALE_AFTER, Deployment, deployed
 from tests.support.waiting import until
 
 NAMES = [f"node{number}.example.net" for number in range(5)]

@@ -12,11 +12,11 @@ import pytest
 
 from edge_agent.core.namesake import boot_id
 from shared.wire import encode
-from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
-from tests.support.mode_settings import ABOVE_BLOCKS, block
-from tests.support.one_server import written
-from tests.support.six_places import over, shown
-from tests.support.source_site import running_site
+from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
+from tests.support.nats.one_server import written
+from tests.support.nats.source_site import running_site
+from tests.support.observability.six_places import over, shown
 from tests.support.waiting import until
 
 COPYING = ABOVE_BLOCKS + block("nodes", "copy", source='consumer = "shared"')

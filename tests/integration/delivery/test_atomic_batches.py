@@ -16,8 +16,8 @@ from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import lane, uploader
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats import client
-from tests.support.fleet_region import EMPTY, Region, Stored, running_region, uploading
-from tests.support.store_batches import advisory, batch, copy, die, opened, registration, watermark
+from tests.support.delivery.fleet_region import EMPTY, Region, Stored, running_region, uploading
+from tests.support.store.store_batches import advisory, batch, copy, die, opened, registration, watermark
 from tests.support.waiting import until
 
 CUTS = 6

@@ -23,12 +23,12 @@ from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.link import EmbeddedLink
 from shared.nats import client as nats_client
 from shared.nats.connection import ConnectionSettings, connect
-from tests.support.agent_process import AgentProcess, deployed
-from tests.support.chaining_agent import chain_unless_one_broke
-from tests.support.fleet_region import EMPTY, Region, running_region, tell_of_shipments, uploading
-from tests.support.linked_server import DEADLINE
-from tests.support.mode_settings import ABOVE_BLOCKS, block
-from tests.support.store_batches import batch, copy
+from tests.support.agent.agent_process import AgentProcess, deployed
+from tests.support.agent.chaining_agent import chain_unless_one_broke
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
+from tests.support.delivery.fleet_region import EMPTY, Region, running_region, tell_of_shipments, uploading
+from tests.support.nats.linked_server import DEADLINE
+from tests.support.store.store_batches import batch, copy
 from tests.support.waiting import until
 
 LARGE = 6_000
@@ -227,7 +227,7 @@ async def test_an_agent_killed_under_chains_loses_doubles_and_reorders_nothing(t
         region.link.bandwidth = 8_000_000
         bodies = [b"%d" % number for number in range(4_000)]
         await site.publish(*(body.ljust(LARGE) for body in bodies))
-        agent = AgentProcess(deployment.agent.config, [sys.executable, "-m", "tests.support.chaining_agent"])
+        agent = AgentProcess(deployment.agent.config, [sys.executable, "-m", "tests.support.agent.chaining_agent"])
         try:
             for _ in range(3):
                 before = await region.stored_count()

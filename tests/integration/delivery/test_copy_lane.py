@@ -11,9 +11,9 @@ from edge_agent.delivery.copy_lane import CopyScheduler
 from edge_agent.delivery.lane import READ_BYTES, READ_ROWS, UploadLane
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import copies_lane, next_of
-from tests.support.fleet_region import EMPTY, running_region, uploading
-from tests.support.store_batches import batch, copy, opened
+from tests.support.delivery.asked_lane import copies_lane, next_of
+from tests.support.delivery.fleet_region import EMPTY, running_region, uploading
+from tests.support.store.store_batches import batch, copy, opened
 from tests.support.waiting import until
 
 

@@ -10,9 +10,9 @@ from edge_agent.core.block_state import BlockState
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import parse_instant
 from shared.wire import parse_origin_header
-from tests.support.agent_process import Deployment, deployed
-from tests.support.fleet_region import Stored
-from tests.support.mode_settings import ABOVE_BLOCKS, block
+from tests.support.agent.agent_process import Deployment, deployed
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
+from tests.support.delivery.fleet_region import Stored
 from tests.support.waiting import until
 
 COPYING = ABOVE_BLOCKS + block("all", "copy")

@@ -13,10 +13,10 @@ from edge_agent.delivery import fast_path
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.store import sqlite_store
 from shared.nats import client
-from tests.support.agent_process import Deployment, deployed
-from tests.support.agent_within import agent_within
-from tests.support.fleet_region import Stored
-from tests.support.mode_settings import ABOVE_BLOCKS, block
+from tests.support.agent.agent_process import Deployment, deployed
+from tests.support.agent.agent_within import agent_within
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
+from tests.support.delivery.fleet_region import Stored
 from tests.support.waiting import until
 
 PATIENCE = 60.0

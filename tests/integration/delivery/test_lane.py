@@ -12,8 +12,8 @@ from edge_agent.delivery.lane import YIELDING_ROWS, UploadLane
 from edge_agent.delivery.shipment import Answer, Form, Outcome
 from edge_agent.store import outbox_index
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import next_of, parallel_lane
-from tests.support.store_batches import advisory, batch, opened, registration, watermark
+from tests.support.delivery.asked_lane import next_of, parallel_lane
+from tests.support.store.store_batches import advisory, batch, opened, registration, watermark
 from tests.support.waiting import until
 
 BEHIND = 8_000

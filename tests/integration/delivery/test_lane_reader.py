@@ -9,9 +9,9 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.delivery import uploader
 from edge_agent.store.sqlite_store import SqliteStore
-from tests.support.asked_lane import next_of, parallel_lane
-from tests.support.fleet_region import Region, uploading
-from tests.support.store_batches import advisory, batch, registration
+from tests.support.delivery.asked_lane import next_of, parallel_lane
+from tests.support.delivery.fleet_region import Region, uploading
+from tests.support.store.store_batches import advisory, batch, registration
 from tests.support.waiting import until
 
 

@@ -24,8 +24,8 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId
 from shared.subjects import registration_subject
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, ForwardReason, origin_header
-from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
-from tests.support.store_batches import (
+from tests.support.delivery.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
+from tests.support.store.store_batches import (
     BLOCK,
     BLOCK_ID,
     INCARNATION,

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SOURCE_HEADER
-from tests.support.agent_process import AgentProcess, deployed
-from tests.support.fleet_region import Region
-from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.agent.agent_process import AgentProcess, deployed
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.delivery.fleet_region import Region
 from tests.support.waiting import until
 
 LIMIT = 65_536

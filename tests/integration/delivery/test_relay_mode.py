@@ -13,10 +13,10 @@ from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
 from shared.subjects import registration_subject, watermark_subject
 from shared.wire import origin_header
-from tests.support.agent_process import Deployment, deployed, free_address
-from tests.support.exposition import parsed
-from tests.support.fleet_region import Stored
-from tests.support.mode_settings import ABOVE_BLOCKS, block
+from tests.support.agent.agent_process import Deployment, deployed, free_address
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
+from tests.support.delivery.fleet_region import Stored
+from tests.support.observability.exposition import parsed
 from tests.support.waiting import until
 
 TABLES = '[stream.sender]\njson_path = "sender"\n[stream.policy]\nsample_interval = "{interval}"\nretire_after = "1d"'

@@ -9,11 +9,11 @@ from edge_agent.observability import health
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
-from tests.support.agent_process import deployed
-from tests.support.agent_within import agent_within
-from tests.support.fleet_region import EMPTY, STREAM, Region, uploading
-from tests.support.store_batches import advisory, batch, registration
-from tests.support.told_agent import BODIES
+from tests.support.agent.agent_process import deployed
+from tests.support.agent.agent_within import agent_within
+from tests.support.agent.told_agent import BODIES
+from tests.support.delivery.fleet_region import EMPTY, STREAM, Region, uploading
+from tests.support.store.store_batches import advisory, batch, registration
 from tests.support.waiting import until
 
 SILENCE = "no acknowledgement for 0.5 s"

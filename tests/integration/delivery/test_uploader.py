@@ -18,8 +18,8 @@ from edge_agent.runtime import backoff
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded import link
 from shared.nats import client, connection
-from tests.support.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
-from tests.support.store_batches import BLOCK, advisory, batch, registration, watermark
+from tests.support.delivery.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
+from tests.support.store.store_batches import BLOCK, advisory, batch, registration, watermark
 from tests.support.waiting import until
 
 CUTS = 6

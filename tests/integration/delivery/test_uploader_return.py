@@ -7,8 +7,8 @@ import pytest
 from edge_agent.delivery import uploader
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats import client
-from tests.support.fleet_region import EMPTY, running_region, uploading
-from tests.support.store_batches import advisory, batch
+from tests.support.delivery.fleet_region import EMPTY, running_region, uploading
+from tests.support.store.store_batches import advisory, batch
 from tests.support.waiting import until
 
 

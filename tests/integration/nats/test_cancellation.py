@@ -12,7 +12,7 @@ from shared.embedded.link import EmbeddedLink
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectionSettings, connect, request_json
 from shared.nats.dispatch import DirectClient
-from tests.support.one_server import server_in
+from tests.support.nats.one_server import server_in
 from tests.support.waiting import until
 
 NOBODY = "asked.and.silent"

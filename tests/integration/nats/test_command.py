@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.aggregator_command import ran
-from tests.support.regions import client_of, federation, holds
-from tests.support.rendered import rendered_servers
+from tests.support.topology.aggregator_command import ran
+from tests.support.topology.regions import client_of, federation, holds
+from tests.support.topology.rendered import rendered_servers
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(shutil.which("nats") is None, reason="NATS's command-line client (nats) is not on PATH")

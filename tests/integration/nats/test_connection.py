@@ -25,8 +25,8 @@ from shared.nats.connection import (
 )
 from shared.nats.jetstream_api import create_stream
 from shared.settings import FilePath
-from tests.support.certificates import Authority
-from tests.support.one_server import server_in, settings_for, written
+from tests.support.nats.certificates import Authority
+from tests.support.nats.one_server import server_in, settings_for, written
 
 
 async def failure(settings: ConnectionSettings, deadline: float = 10.0) -> str:

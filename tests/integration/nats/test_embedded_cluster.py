@@ -9,7 +9,7 @@ from nats.js.errors import NoStreamResponseError
 from aggregator.scenarios.stage import insist
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
-from tests.support.regions import client_of
+from tests.support.topology.regions import client_of
 from tests.support.waiting import until
 
 MEMBERS = [Member("n1", ("az:1",)), Member("n2", ("az:2",)), Member("n3", ("az:3",))]

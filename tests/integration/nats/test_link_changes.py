@@ -14,7 +14,7 @@ from nats.aio.client import Client, Server
 from shared.embedded.link import EmbeddedLink
 from shared.nats import connection
 from shared.nats.connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect, request_json
-from tests.support.one_server import server_in, settings_for, written
+from tests.support.nats.one_server import server_in, settings_for, written
 from tests.support.waiting import until
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from shared.embedded import server
-from tests.support.aggregator_command import ran
-from tests.support.archiving import RETRIED, applied, archived_sequences, publish
-from tests.support.regions import answers, client_of, federation, holds
+from tests.support.topology.aggregator_command import ran
+from tests.support.topology.archiving import RETRIED, applied, archived_sequences, publish
+from tests.support.topology.regions import answers, client_of, federation, holds
 from tests.support.waiting import until
 
 OLDER = os.environ.get("MUSTER_OLDER_NATS", "")

@@ -8,8 +8,8 @@ from nats.errors import MaxPayloadError
 
 from shared.identifiers import AdvisoryKind
 from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
-from tests.support.agent_process import SETTINGS, AgentProcess, Deployment, deployed
-from tests.support.one_server import server_in, settings_for, written
+from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed
+from tests.support.nats.one_server import server_in, settings_for, written
 from tests.support.waiting import until
 
 USERS = """

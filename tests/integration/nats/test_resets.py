@@ -17,9 +17,9 @@ from shared.nats import connection
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, TlsSettings, connect
 from shared.settings import FilePath
-from tests.support.certificates import Authority
-from tests.support.one_server import server_in
-from tests.support.resetting_link import ResettingLink
+from tests.support.nats.certificates import Authority
+from tests.support.nats.one_server import server_in
+from tests.support.nats.resetting_link import ResettingLink
 from tests.support.waiting import until
 
 TURNS = range(12)

@@ -18,14 +18,14 @@ from edge_agent.store.site_key import site_key
 from shared.instants import HOUR, SECOND, format_instant
 from shared.policy import EVERY_REVISION, consumer_name
 from shared.policy import STREAM as POLICY
-from tests.support.agent_process import AgentProcess, Deployment, deployed, free_address
-from tests.support.agent_within import agent_within
-from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
-from tests.support.one_server import written
-from tests.support.pair_stage import pair_stage
-from tests.support.six_places import logging_to, over, places, shown
-from tests.support.source_site import CONSUMER, STREAM
-from tests.support.told_agent import BODIES, until_running
+from tests.support.agent.agent_process import AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.agent_within import agent_within
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.agent.told_agent import BODIES, until_running
+from tests.support.nats.one_server import written
+from tests.support.nats.source_site import CONSUMER, STREAM
+from tests.support.observability.six_places import logging_to, over, places, shown
+from tests.support.pair.pair_stage import pair_stage
 from tests.support.waiting import until
 
 BOUND = 256 << 10

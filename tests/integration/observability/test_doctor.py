@@ -17,11 +17,11 @@ from shared.instants import DAY, HOUR
 from shared.nats.connection import AuthSettings, ConnectionSettings, connect
 from shared.nats.jetstream_api import request_json
 from shared.settings import FilePath
-from tests.support.agent_stage import FLEET, Stage, agent_stage, registering
-from tests.support.fault_disk import SmallDisk
-from tests.support.operated_agent import OperatedAgent, operated_agent
-from tests.support.source_site import CONSUMER, STREAM
-from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
+from tests.support.agent.agent_stage import FLEET, Stage, agent_stage, registering
+from tests.support.agent.operated_agent import OperatedAgent, operated_agent
+from tests.support.faults.disk import SmallDisk
+from tests.support.nats.source_site import CONSUMER, STREAM
+from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
 from tests.support.waiting import until
 
 SUBJECT = "fleet.eu-west.dub1.nodes"

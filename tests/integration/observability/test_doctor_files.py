@@ -16,8 +16,8 @@ from edge_agent.doctor.finding import Finding, Level
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
 from shared.nats.causes import MEND_FILE
-from tests.support.agent_process import SETTINGS
-from tests.support.store_batches import advisory, batch, opened
+from tests.support.agent.agent_process import SETTINGS
+from tests.support.store.store_batches import advisory, batch, opened
 
 NOBODYS = 54_321
 NAMED = pwd.getpwnam("nobody").pw_uid

@@ -21,9 +21,9 @@ from edge_agent.observability.status_board import StatusBoard
 from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.cancellation import cancel_all
-from tests.support.agent_process import free_address
-from tests.support.exposition import parsed
-from tests.support.store_batches import ROOM, advisory, batch, opened
+from tests.support.agent.agent_process import free_address
+from tests.support.observability.exposition import parsed
+from tests.support.store.store_batches import ROOM, advisory, batch, opened
 from tests.support.waiting import until
 
 METRICS = b"GET /metrics HTTP/1.1\r\n\r\n"

@@ -14,8 +14,8 @@ import pytest_asyncio
 from edge_agent.inspection.explanation import Explanation
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.operated_agent import OperatedAgent, operated_agent
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.operated_agent import OperatedAgent, operated_agent
 from tests.support.waiting import until
 
 STALE_AFTER = 4 * SECOND

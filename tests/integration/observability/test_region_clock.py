@@ -12,8 +12,8 @@ from edge_agent.observability.region_clock import RegionClock
 from edge_agent.observability.status_board import now
 from shared.instants import MINUTE
 from shared.nats.connection import connect
-from tests.support.agent_process import SETTINGS, Deployment, deployed
-from tests.support.one_server import written
+from tests.support.agent.agent_process import SETTINGS, Deployment, deployed
+from tests.support.nats.one_server import written
 from tests.support.waiting import until
 
 OWN = '"fleet.eu-west.dub1.>"'

@@ -15,10 +15,10 @@ from shared.nats.connection import TlsSettings, connect
 from shared.nats.jetstream_api import request_json
 from shared.nats.server_version import Version
 from shared.settings import FilePath
-from tests.support.agent_process import SETTINGS, AgentProcess, deployed
-from tests.support.agent_within import agent_within
-from tests.support.certificates import Authority
-from tests.support.one_server import server_in, settings_for
+from tests.support.agent.agent_process import SETTINGS, AgentProcess, deployed
+from tests.support.agent.agent_within import agent_within
+from tests.support.nats.certificates import Authority
+from tests.support.nats.one_server import server_in, settings_for
 from tests.support.waiting import until
 
 OLDER = os.environ.get("MUSTER_OLDER_NATS", "")

@@ -24,9 +24,9 @@ from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.nats.connection import ConnectionSettings, connect
-from tests.support.linked_server import DEADLINE
-from tests.support.source_site import Site, running_site
-from tests.support.store_batches import batch, opened, registration
+from tests.support.nats.linked_server import DEADLINE
+from tests.support.nats.source_site import Site, running_site
+from tests.support.store.store_batches import batch, opened, registration
 from tests.support.waiting import until
 
 ADDRESS = LogAddress("eu-west", "dub1", "1f0c")

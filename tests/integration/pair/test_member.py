@@ -18,10 +18,10 @@ from edge_agent.pair.member import Member
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.connection import ConnectionSettings, connect
-from tests.support.agent_file import SMALLEST, parsed
-from tests.support.linked_server import DEADLINE
-from tests.support.source_site import Site, running_site
-from tests.support.store_batches import opened
+from tests.support.agent.agent_file import SMALLEST, parsed
+from tests.support.nats.linked_server import DEADLINE
+from tests.support.nats.source_site import Site, running_site
+from tests.support.store.store_batches import opened
 from tests.support.waiting import until
 
 ADDRESS = LogAddress("eu-west", "dub1", "1f0c")

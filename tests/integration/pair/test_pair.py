@@ -14,14 +14,14 @@ from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED
 from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
-from tests.support.agent_stage import registering
-from tests.support.fault_disk import SmallDisk
-from tests.support.pair_stage import HAND_OVER, MEMBERS, MemberStage, PairStage, pair_stage
-from tests.support.policy_hub import said, write_topology
-from tests.support.running_agent import AgentProcess, agent_process
-from tests.support.source_site import STREAM
-from tests.support.stepped_clock import CANNOT_STEP, SteppedClock
-from tests.support.straight_run import advisories_of_a_straight_run
+from tests.support.agent.agent_stage import registering
+from tests.support.agent.running_agent import AgentProcess, agent_process
+from tests.support.agent.straight_run import advisories_of_a_straight_run
+from tests.support.faults.disk import SmallDisk
+from tests.support.nats.source_site import STREAM
+from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
+from tests.support.pair.pair_stage import HAND_OVER, MEMBERS, MemberStage, PairStage, pair_stage
+from tests.support.topology.policy_hub import said, write_topology
 from tests.support.waiting import until
 
 

@@ -16,11 +16,11 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
 from shared.policy import Order, Scope, SetThresholds
 from shared.thresholds import Thresholds
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.operated_agent import OperatedAgent
-from tests.support.policy_hub import said, write_topology
-from tests.support.regions import client_of, federation
-from tests.support.rendered import muster
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.operated_agent import OperatedAgent
+from tests.support.topology.policy_hub import said, write_topology
+from tests.support.topology.regions import client_of, federation
+from tests.support.topology.rendered import muster
 from tests.support.waiting import until
 
 DUB1 = Scope("eu-west", "dub1")

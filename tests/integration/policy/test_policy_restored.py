@@ -14,7 +14,7 @@ from shared.nats.connection import connect
 from shared.nats.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Revision, Scope, SetThresholds, encode_revision
 from shared.thresholds import Thresholds
-from tests.support.one_server import server_in, settings_for
+from tests.support.nats.one_server import server_in, settings_for
 from tests.support.waiting import until
 
 CREATED_AT = 1_700_000_000_000_000

@@ -21,8 +21,8 @@ from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import ServerSettings
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
-from tests.support.regions import client_of
-from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading
+from tests.support.nats.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading
+from tests.support.topology.regions import client_of
 from tests.support.waiting import until
 
 MEMBERS = [Member(f"n{number}", (f"az:{number}",)) for number in (1, 2, 3)]

@@ -17,10 +17,10 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import parse_instant
 from shared.nats import client as nats_client
 from shared.nats.connection import ConnectionSettings, connect
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.agent_within import agent_within
-from tests.support.linked_server import DEADLINE
-from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, reading, running_site
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.agent_within import agent_within
+from tests.support.nats.linked_server import DEADLINE
+from tests.support.nats.source_site import CONSUMER, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
 ORIGIN = {"name": "ORIGIN", "subjects": ["registration.>"]}

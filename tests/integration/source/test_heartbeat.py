@@ -12,9 +12,9 @@ from edge_agent.observability.health import PartStatus
 from edge_agent.source import heartbeat as heartbeat_module
 from edge_agent.source.heartbeat import Heartbeat
 from edge_agent.source.port import OwnMessagePhase
-from tests.support.agent_process import Deployment, deployed
-from tests.support.mode_settings import ABOVE_BLOCKS, SAMPLING, block
-from tests.support.source_site import running_site
+from tests.support.agent.agent_process import Deployment, deployed
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.nats.source_site import running_site
 from tests.support.waiting import until
 
 BEATING = '\n[stream.heartbeat]\ninterval = "1s"\nsubject = "{subject}"\n'

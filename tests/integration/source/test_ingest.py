@@ -22,8 +22,8 @@ from shared import wire
 from shared.instants import SECOND
 from shared.policy import Order, RetireSender, Revision, Scope, ScopedRevision
 from shared.wire import Watermark
-from tests.support.mortal_agent import BLOCK_ID, MortalAgent
-from tests.support.scripted_stream import SETTLE, ScriptedStream
+from tests.support.agent.mortal_agent import BLOCK_ID, MortalAgent
+from tests.support.core.scripted_stream import SETTLE, ScriptedStream
 from tests.support.waiting import until
 
 START = 1_700_000_000 * SECOND

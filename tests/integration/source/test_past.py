@@ -13,7 +13,7 @@ from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.port import SourceUnavailable
 from shared.instants import parse_instant
 from shared.nats import client
-from tests.support.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
+from tests.support.nats.source_site import CONSUMER, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
 PASSED_OVER = "passed.over"

@@ -16,9 +16,9 @@ from edge_agent.source.port import OwnMessagePhase
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.connection import AuthSettings
-from tests.support.agent_process import SETTINGS, STALE_AFTER, Deployment, deployed
-from tests.support.one_server import written
-from tests.support.source_site import (
+from tests.support.agent.agent_process import SETTINGS, STALE_AFTER, Deployment, deployed
+from tests.support.nats.one_server import written
+from tests.support.nats.source_site import (
     CONSUMER,
     STREAM,
     SUBJECT,

@@ -16,7 +16,7 @@ from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
 from shared.nats import client
-from tests.support.source_site import CONSUMER, SETTLE, STREAM, SUBJECT, Site, reading, running_site
+from tests.support.nats.source_site import CONSUMER, SETTLE, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
 CUTS = 8

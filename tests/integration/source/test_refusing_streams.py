@@ -11,8 +11,8 @@ import pytest
 
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from tests.support.agent_process import BLIND_AFTER, SETTINGS, STALE_AFTER, Deployment, deployed
-from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Site, exhaust
+from tests.support.agent.agent_process import BLIND_AFTER, SETTINGS, STALE_AFTER, Deployment, deployed
+from tests.support.nats.source_site import CONSUMER, STREAM, SUBJECT, Site, exhaust
 from tests.support.waiting import until
 
 NAMES = ["a.example.net", "b.example.net"]

@@ -15,8 +15,8 @@ from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.pulls import Pulls
 from shared.nats import client
 from shared.nats.connection import AuthSettings
-from tests.support.one_server import written
-from tests.support.source_site import CONSUMER, POLICY, STREAM, Reader, Site, reading, running_site
+from tests.support.nats.one_server import written
+from tests.support.nats.source_site import CONSUMER, POLICY, STREAM, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
 COUNT = 3_000

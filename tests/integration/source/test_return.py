@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shared.nats import client
-from tests.support.source_site import Site, reading, running_site
+from tests.support.nats.source_site import Site, reading, running_site
 from tests.support.waiting import until
 
 # Longer than any test may take.

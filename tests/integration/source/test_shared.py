@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 from edge_agent.source import reader as source
 from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.port import SourceUnavailable
-from tests.support.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading, running_site
+from tests.support.nats.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading, running_site
 from tests.support.waiting import until
 
 OTHERS = "registration.others"

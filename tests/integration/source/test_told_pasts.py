@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_process import Deployment, deployed
-from tests.support.source_site import STREAM
+from tests.support.agent.agent_process import Deployment, deployed
+from tests.support.nats.source_site import STREAM
 from tests.support.waiting import until
 
 NAMES = ["a", "b"]

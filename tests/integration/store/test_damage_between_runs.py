@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent_process import AgentProcess, Deployment, deployed
-from tests.support.store_batches import batch, opened, registration
-from tests.support.supervisor import MORE_TIME, READY, supervisor_socket
+from tests.support.agent.agent_process import AgentProcess, Deployment, deployed
+from tests.support.agent.supervisor import MORE_TIME, READY, supervisor_socket
+from tests.support.store.store_batches import batch, opened, registration
 
 # What has been damaged twice is left alone for as long as the test likes; who waits for a lock goes on soon.
 PROGRAM = """

@@ -8,9 +8,9 @@ import pytest_asyncio
 
 from edge_agent.observability.status_report import read_status
 from shared.identifiers import AdvisoryKind
-from tests.support.agent_stage import Stage, agent_stage, registering
-from tests.support.fault_disk import SmallDisk
-from tests.support.running_agent import AgentProcess, agent_process
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
+from tests.support.agent.running_agent import AgentProcess, agent_process
+from tests.support.faults.disk import SmallDisk
 from tests.support.waiting import until
 
 PATIENCE = 60.0

@@ -9,7 +9,7 @@ import pytest
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import sqlite_store
 from edge_agent.store.files import StoreUnusable, held, prepare
-from tests.support.store_batches import batch, opened, registration
+from tests.support.store.store_batches import batch, opened, registration
 
 HOLD = """
 import sys, time

@@ -13,10 +13,10 @@ from edge_agent.observability.status_board import StatusBoard
 from edge_agent.store.files import held
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId
-from tests.support.agent_file import SMALLEST
-from tests.support.fleet_region import EMPTY, Region, tell_of_shipments, uploading
-from tests.support.operated_agent import OperatedAgent
-from tests.support.store_batches import BLOCK, BLOCK_ID, ROOM, batch, registration
+from tests.support.agent.agent_file import SMALLEST
+from tests.support.agent.operated_agent import OperatedAgent
+from tests.support.delivery.fleet_region import EMPTY, Region, tell_of_shipments, uploading
+from tests.support.store.store_batches import BLOCK, BLOCK_ID, ROOM, batch, registration
 from tests.support.waiting import until
 
 OTHER = "events"

@@ -18,9 +18,9 @@ from aggregator.topology.plan.text import untaken
 from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.settings import load_settings
-from tests.support.aggregator_command import ran, refused
-from tests.support.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
-from tests.support.regions import REGIONS, answers, client_of, federation, holds, stream
+from tests.support.topology.aggregator_command import ran, refused
+from tests.support.topology.archiving import BODY, RETRIED, acknowledged, applied, archived_sequences, publish
+from tests.support.topology.regions import REGIONS, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 HEADERS = {"Nats-Msg-Id": "one", "Muster-Reason": "new", "X-Odd": "Zürich, café"}
@@ -233,7 +233,7 @@ async def test_a_change_that_a_sealed_stream_does_not_take_is_not_told_as_applie
         settings = load_settings(path, TopologySettings)
         wanted, done = desired(settings), list[Change]()
         async with await client_of(servers.hub) as hub, connections(settings) as opened:
-            todo = plan(wanted, await observe(wanted, opened, with_strays=True))
+            todo = plan(wanted, await observe(wanted, opened, with_orphans=True))
             await sealed(hub, "FLEET", "$JS.us-east.API")
             now = (await stream(hub, "FLEET", "$JS.us-east.API"))["config"] | {"max_age": 5 * 86_400 * 10**9}
             changes = [

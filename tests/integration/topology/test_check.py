@@ -25,10 +25,10 @@ from shared.instants import HOUR, MINUTE, SECOND, parse_instant
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
 from shared.settings import load_settings
-from tests.support.aggregator_command import muster, ran, refused
-from tests.support.archiving import acknowledged, archived_sequences, holds_sequence
-from tests.support.hub import Block, Message
-from tests.support.regions import Federation, answers, client_of, federation, holds, stream
+from tests.support.lakehouse.hub import Block, Message
+from tests.support.topology.aggregator_command import muster, ran, refused
+from tests.support.topology.archiving import acknowledged, archived_sequences, holds_sequence
+from tests.support.topology.regions import Federation, answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 REGION = "us-east"
@@ -70,7 +70,7 @@ class Watched(NamedTuple):
         async def is_there() -> bool:
             return (await self.checked())[0] == code
 
-        await until(is_there, f"check ends with {code}", 60)
+        await until(is_there, f"check ends with {code}", 180)
         return (await self.checked())[1]
 
 

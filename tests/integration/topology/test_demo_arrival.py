@@ -9,8 +9,8 @@ import pytest
 from aggregator.demo.arrival import NotInTime, until_archived
 from aggregator.demo.story import Story
 from shared.nats.jetstream_api import request_json
-from tests.support.archiving import acknowledged, applied, archived_sequences, publish
-from tests.support.regions import client_of, federation
+from tests.support.topology.archiving import acknowledged, applied, archived_sequences, publish
+from tests.support.topology.regions import client_of, federation
 
 
 async def test_what_the_hubs_server_left_out_is_wanted_again_and_told(tmp_path: Path) -> None:

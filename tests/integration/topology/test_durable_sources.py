@@ -21,10 +21,10 @@ from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
 from shared.settings import load_settings
-from tests.support.aggregator_command import muster, ran, refused
-from tests.support.archiving import RETRIED, acknowledged, applied, archived_sequences, holds_sequence, publish
-from tests.support.dying_apply import DEATH
-from tests.support.regions import answers, client_of, federation, holds, stream
+from tests.support.topology.aggregator_command import muster, ran, refused
+from tests.support.topology.archiving import RETRIED, acknowledged, applied, archived_sequences, holds_sequence, publish
+from tests.support.topology.dying_apply import DEATH
+from tests.support.topology.regions import answers, client_of, federation, holds, stream
 from tests.support.waiting import until
 
 
@@ -225,7 +225,9 @@ async def killed(path: Path, drawn: random.Random) -> None:
     requests = sum(2 if change.action is Action.REPLACE else 1 for change in changes)
     death = f"{drawn.randint(1, requests)} {drawn.choice(('before', 'after'))}"
     print(f"{death} of {requests}")
-    answer = await muster("apply", "--config", path, module="tests.support.dying_apply", environment={DEATH: death})
+    answer = await muster(
+        "apply", "--config", path, module="tests.support.topology.dying_apply", environment={DEATH: death}
+    )
     assert answer.returncode == -signal.SIGKILL
 
 

@@ -19,9 +19,9 @@ from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.connection import request_json
-from tests.support.aggregator_command import ran
-from tests.support.hub import Block, Message
-from tests.support.regions import client_of, stream
+from tests.support.lakehouse.hub import Block, Message
+from tests.support.topology.aggregator_command import ran
+from tests.support.topology.regions import client_of, stream
 from tests.support.waiting import until
 
 ARCHIVE = Place(HUB, "hub"), "ARCHIVE"

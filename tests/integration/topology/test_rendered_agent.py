@@ -10,8 +10,8 @@ import pytest
 from shared.embedded.link import EmbeddedLink
 from shared.nats.jetstream_api import ApiError
 from shared.wire import decode_watermark
-from tests.support.agent_process import DEADLINE, AgentProcess
-from tests.support.rendered import Rendered, Visitor, encoded, muster, rendered_servers
+from tests.support.agent.agent_process import DEADLINE, AgentProcess
+from tests.support.topology.rendered import Rendered, Visitor, encoded, muster, rendered_servers
 from tests.support.waiting import until
 
 OWN = "fleet.eu-west.dub1.nodes"

@@ -10,8 +10,8 @@ import nats.errors
 import pytest
 
 from shared.nats.connection import ConnectFailed, connect
-from tests.support.leaf_intruder import LeafIntruder, intruding
-from tests.support.rendered import DENIAL_DEADLINE, REQUEST_DEADLINE, Rendered, Visitor, rendered_servers
+from tests.support.topology.leaf_intruder import LeafIntruder, intruding
+from tests.support.topology.rendered import DENIAL_DEADLINE, REQUEST_DEADLINE, Rendered, Visitor, rendered_servers
 from tests.support.waiting import until
 
 MANUAL = Path(__file__).parents[3] / "docs" / "reference" / "keys.md"

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.leaf_intruder import LeafIntruder, intruding
-from tests.support.rendered import REQUEST_DEADLINE, Rendered, Visitor, muster, rendered_servers, until_archived
+from tests.support.topology.leaf_intruder import LeafIntruder, intruding
+from tests.support.topology.rendered import (
+    REQUEST_DEADLINE,
+    Rendered,
+    Visitor,
+    muster,
+    rendered_servers,
+    until_archived,
+)
 from tests.support.waiting import until
 
 TAKEN = """

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from aggregator.lakehouse.archive.slices import StreamSlices
-from tests.support.rendered import Rendered, rendered_servers, until_archived
+from tests.support.topology.rendered import Rendered, rendered_servers, until_archived
 from tests.support.waiting import until
 
 COUNT = 2_500

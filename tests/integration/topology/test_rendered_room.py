@@ -6,7 +6,7 @@ from pathlib import Path
 
 import nats.js.errors
 
-from tests.support.rendered import Rendered, Visitor, muster, rendered_servers, until_archived
+from tests.support.topology.rendered import Rendered, Visitor, muster, rendered_servers, until_archived
 from tests.support.waiting import until
 
 OWN = "fleet.eu-west.dub1.nodes.copy.flood"

@@ -14,8 +14,8 @@ from shared.identifiers import message_id
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, request_json
 from shared.wire import MESSAGE_ID_HEADER
-from tests.support.leaf_intruder import hung_up
-from tests.support.rendered import (
+from tests.support.topology.leaf_intruder import hung_up
+from tests.support.topology.rendered import (
     CONNECT_DEADLINE,
     REQUEST_DEADLINE,
     SERVERS,

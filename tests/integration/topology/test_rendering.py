@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from aggregator.demo.ports import free_ports
-from tests.support.rendered import Rendered, assert_accepted, lay_out, muster, rendered_servers, running_servers
+from tests.support.topology.rendered import (
+    Rendered,
+    assert_accepted,
+    lay_out,
+    muster,
+    rendered_servers,
+    running_servers,
+)
 from tests.support.waiting import until
 
 

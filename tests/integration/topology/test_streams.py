@@ -14,8 +14,8 @@ from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
-from tests.support.aggregator_command import muster, ran, refused
-from tests.support.regions import client_of, federation, holds, stream
+from tests.support.topology.aggregator_command import muster, ran, refused
+from tests.support.topology.regions import client_of, federation, holds, stream
 from tests.support.waiting import until
 
 # After a consumer was missing, the server tries again after 10 s, 20 s, 30 s and so on.

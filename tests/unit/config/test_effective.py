@@ -9,7 +9,7 @@ from edge_agent.config.effective import render_settings, written
 from shared.instants import DAY, HOUR, SECOND
 from shared.nats.settings import TlsSettings
 from shared.settings import Duration, parse_settings
-from tests.support.agent_file import COMPLETE, parsed
+from tests.support.agent.agent_file import COMPLETE, parsed
 
 SMALLEST = """
 site = "dub1"

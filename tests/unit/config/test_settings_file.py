@@ -22,7 +22,7 @@ from shared.identifiers import BlockId
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats.settings import AuthSettings, TlsSettings
 from shared.settings import Duration, FilePath, Size
-from tests.support.agent_file import COMPLETE, PATH, SMALLEST, parsed, with_line
+from tests.support.agent.agent_file import COMPLETE, PATH, SMALLEST, parsed, with_line
 
 
 def test_complete_file_is_read_word_for_word() -> None:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.agent_file import COMPLETE, complaint, parsed, with_line
+from tests.support.agent.agent_file import COMPLETE, complaint, parsed, with_line
 
 DIGITS = "9" * 5_000
 TOKEN = "use 1 to 64 of A-Z a-z 0-9 _ -"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.agent_file import COMPLETE, SMALLEST, complaint, parsed, with_line
+from tests.support.agent.agent_file import COMPLETE, SMALLEST, complaint, parsed, with_line
 
 
 def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:

@@ -7,7 +7,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.inspection.blocks import KnownBlock
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.instants import SECOND
-from tests.support.watched_site import POLICY, START, WatchedSite, instant
+from tests.support.core.watched_site import POLICY, START, WatchedSite, instant
 
 BLOCK_ID = BlockId("eu-west", "dub1", "nodes")
 

@@ -8,7 +8,7 @@ from edge_agent.core.observation import RejectReason, SourceMessage
 from edge_agent.core.rejections import REJECTIONS_KEPT, Rejections, bearing, with_another
 from edge_agent.observability.health import of_state
 from shared.instants import MINUTE, SECOND
-from tests.support.watched_site import POLICY, START, position
+from tests.support.core.watched_site import POLICY, START, position
 
 NO_SENDER, TOO_MANY = RejectReason.NO_SENDER, RejectReason.TOO_MANY_SENDERS
 

@@ -6,7 +6,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.core.thinning import Thinning
 from shared.instants import SECOND
-from tests.support.watched_site import POLICY, START, position
+from tests.support.core.watched_site import POLICY, START, position
 
 BLIND_AFTER = POLICY.blind_after
 

@@ -22,7 +22,7 @@ from edge_agent.core.payload import DigestRule
 from edge_agent.core.replay import CommitReplay, OtherCommit
 from edge_agent.core.tracker import Tracker
 from shared.tolerant_json import Deviation
-from tests.support.watched_site import POLICY, START, position
+from tests.support.core.watched_site import POLICY, START, position
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 

@@ -17,7 +17,16 @@ from edge_agent.core.decisions import (
 )
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
-from tests.support.watched_site import OTHER_PAST, PAST, POLICY, WatchedSite, advised, advisories_in, instant, position
+from tests.support.core.watched_site import (
+    OTHER_PAST,
+    PAST,
+    POLICY,
+    WatchedSite,
+    advised,
+    advisories_in,
+    instant,
+    position,
+)
 
 BEGUN = ObservationBegun(instant(0), 0)
 HASTY = msgspec.structs.replace(POLICY, stale_after=10 * SECOND, retire_after=30 * SECOND, blind_after=4 * SECOND)

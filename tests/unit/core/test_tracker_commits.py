@@ -10,7 +10,7 @@ from edge_agent.core.rejections import Rejection
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
-from tests.support.watched_site import (
+from tests.support.core.watched_site import (
     PAST,
     POLICY,
     WatchedSite,

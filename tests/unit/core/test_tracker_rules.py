@@ -10,7 +10,7 @@ from edge_agent.core.observation import Observation
 from shared.identifiers import AdvisoryKind
 from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
-from tests.support.watched_site import POLICY, WatchedSite, advised, advisories_in, forwarded, message, reasons
+from tests.support.core.watched_site import POLICY, WatchedSite, advised, advisories_in, forwarded, message, reasons
 
 NEW, STALE, RECOVERED, RETIRED = (AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryKind.RECOVERED, AdvisoryKind.RETIRED)
 

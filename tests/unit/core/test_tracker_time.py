@@ -16,7 +16,7 @@ from edge_agent.core.decisions import (
 )
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind
-from tests.support.watched_site import START, WatchedSite, advised, advisories_in, instant, position
+from tests.support.core.watched_site import START, WatchedSite, advised, advisories_in, instant, position
 
 BEGUN = ObservationBegun(instant(0), 0)
 

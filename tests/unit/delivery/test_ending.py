@@ -14,9 +14,9 @@ from edge_agent.delivery.uploader import Uploader
 from edge_agent.source.port import SourceUnavailable
 from shared.cancellation import cancel_all
 from shared.instants import SECOND
-from tests.support.mortal_agent import MortalAgent
-from tests.support.scripted_stream import ScriptedStream
-from tests.support.store_batches import opened
+from tests.support.agent.mortal_agent import MortalAgent
+from tests.support.core.scripted_stream import ScriptedStream
+from tests.support.store.store_batches import opened
 from tests.support.waiting import until
 
 START = 1_700_000_000 * SECOND

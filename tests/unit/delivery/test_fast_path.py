@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.delivery import fast_path
 from edge_agent.delivery.fast_path import ROOM, BlockFastPath, DeliveredCopies, FastPath
-from tests.support.store_batches import copy, state_at
+from tests.support.store.store_batches import copy, state_at
 
 
 class Situation:

@@ -2,7 +2,7 @@
 
 from edge_agent.core.records import RECORD_OVERHEAD, Lane
 from edge_agent.delivery.shipment import Form, Shipment
-from tests.support.store_batches import copy
+from tests.support.store.store_batches import copy
 
 
 def test_a_batch_takes_what_its_rows_take() -> None:

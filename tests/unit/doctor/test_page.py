@@ -6,7 +6,7 @@ from edge_agent.config import agent
 from edge_agent.doctor.command import SUBJECT, render_finding, summary
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Level, bad, good, warning
-from tests.support.failing_disk import dead_sector
+from tests.support.store.failing_disk import dead_sector
 
 SUBJECT_OF_JETSTREAM = "$JS.API.CONSUMER.INFO.REGISTRATION.muster-dub1-nodes"
 SETTINGS = """

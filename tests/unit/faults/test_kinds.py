@@ -7,8 +7,8 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from tests.support.fault_fleet import HEADERS, MALFORMATIONS, Sender, malformed
-from tests.support.fault_schedule import FaultKind, counts, draw_schedule
+from tests.support.faults.fleet import HEADERS, MALFORMATIONS, Sender, malformed
+from tests.support.faults.schedule import FaultKind, counts, draw_schedule
 
 
 def test_a_seed_gives_its_schedule_again_and_no_other_seed_does() -> None:

@@ -24,9 +24,9 @@ from shared import wire
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import SECOND
 from shared.subjects import copy_prefix
-from tests.support.fault_evidence import Evidence, FleetRecord
-from tests.support.fault_stage import Down
-from tests.support.fault_verdict import Verdict, judge
+from tests.support.faults.evidence import Evidence, FleetRecord
+from tests.support.faults.stage import Down
+from tests.support.faults.verdict import Verdict, judge
 
 BLOCK = BlockId("eu-west", "dub1", "nodes")
 PAST = Incarnation(created_at=1, epoch_ms=1)

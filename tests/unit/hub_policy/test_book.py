@@ -28,7 +28,7 @@ from shared.policy import (
 )
 from shared.tables import UNWRAPPED
 from shared.thresholds import Thresholds
-from tests.support.topologies import topology
+from tests.support.topology.topologies import topology
 
 EU, DUB1, NODES = Scope("eu-west"), Scope("eu-west", "dub1"), Scope("eu-west", "dub1", "nodes")
 SITES = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "lon1"\nregion = "eu-west"\n'

@@ -5,7 +5,7 @@ import pytest
 from edge_agent.inspection.decisions import Decided
 from edge_agent.inspection.explanation_page import Sentences
 from shared.identifiers import AdvisoryKind
-from tests.support.watched_site import POLICY, instant
+from tests.support.core.watched_site import POLICY, instant
 
 
 def said(*kinds: AdvisoryKind) -> str:

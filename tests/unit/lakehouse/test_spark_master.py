@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from aggregator.lakehouse.spark.master import MasterUnreachable, check_master
-from tests.support.free_ports import free_ports
+from tests.support.nats.free_ports import free_ports
 
 
 @pytest.mark.parametrize(

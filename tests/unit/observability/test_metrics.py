@@ -20,7 +20,7 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
-from tests.support.exposition import parsed
+from tests.support.observability.exposition import parsed
 
 NOW = 1_769_817_600 * SECOND
 CORE = Path(__file__).parents[3] / "edge_agent" / "core"

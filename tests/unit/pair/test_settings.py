@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, writer_of
-from tests.support.agent_file import COMPLETE, SMALLEST, complaint, parsed
+from tests.support.agent.agent_file import COMPLETE, SMALLEST, complaint, parsed
 
 KEY, OTHER_KEY = bytes(32), bytes(31) + b"x"
 PATH = Path("/var/lib/muster-agent/agent.db.id-key")

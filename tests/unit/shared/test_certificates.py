@@ -9,7 +9,7 @@ from cryptography import x509
 from edge_agent.observability.server_watch import expiry
 from shared.certificates import NotACertificate, certificates_in, valid_until
 from shared.instants import DAY, HOUR, SECOND
-from tests.support.certificates import Authority
+from tests.support.nats.certificates import Authority
 
 AT = 1_700_000_000 * SECOND
 

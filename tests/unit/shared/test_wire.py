@@ -22,7 +22,7 @@ from shared.wire import (
     sender_header,
     source_header,
 )
-from tests.support.advisories import advisory_of
+from tests.support.core.advisories import advisory_of
 
 BLOCK = BlockId("eu-west", "dub1", "nodes")
 INCARNATION = Incarnation(created_at=1_769_817_600_000_000, epoch_ms=1_769_817_700_123)

@@ -8,7 +8,7 @@ from aggregator.topology.observed.state import External, Replication, StreamStat
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import report
 from shared.settings import SettingsError
-from tests.support.topologies import HUB_PLACE, applied, as_applied, topology, with_state
+from tests.support.topology.topologies import HUB_PLACE, applied, as_applied, topology, with_state
 
 IMPORTER = Place("IMPORTER", "hub")
 ACCOUNT = """

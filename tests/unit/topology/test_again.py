@@ -17,7 +17,7 @@ from aggregator.topology.report.evidence import Block, Evidence
 from aggregator.topology.settings import TopologySettings
 from shared.instants import SECOND
 from shared.settings import parse_settings
-from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, as_applied, topology, with_state
 
 NOW = 1_800_000_000 * SECOND
 HERE = '[[region]]\nname = "here"\ndomain = "hub"\n'

@@ -22,7 +22,7 @@ from aggregator.topology.report.ordinals import looks_whole, missing_of_all, mis
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 NOW = 1_800_000_000 * SECOND
 WANTED = desired(topology())

@@ -14,7 +14,7 @@ from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence
 from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
-from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, as_applied, topology, with_state
 
 
 @pytest.mark.parametrize("sourcing", ["durable", "plain"])

@@ -4,9 +4,9 @@ import pytest
 
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.model import DesiredConsumer, DesiredStream, Place
-from aggregator.topology.plan.durable_sources import settled
+from aggregator.topology.plan.durable_sources import with_durable_sources
 from shared.settings import SettingsError
-from tests.support.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
+from tests.support.topology.topologies import DAY, EU, HUB_PLACE, US, nothing, topology
 
 
 def test_each_fleet_listens_to_its_own_region_only() -> None:
@@ -18,7 +18,7 @@ def test_each_fleet_listens_to_its_own_region_only() -> None:
 
 
 def test_the_archive_listens_to_nothing_and_sources_every_region_by_its_domain() -> None:
-    wanted = settled(desired(topology()), nothing())
+    wanted = with_durable_sources(desired(topology()), nothing())
     archive = next(each for each in wanted if isinstance(each, DesiredStream) and each.name == "ARCHIVE")
     assert archive.place == HUB_PLACE
     assert archive.config["subjects"] == []
@@ -67,7 +67,11 @@ def test_a_region_in_the_hubs_own_domain_is_sourced_without_a_detour() -> None:
 def test_regions_in_the_hubs_own_domain_need_no_copy_of_the_policy() -> None:
     two = '[policy]\n[[region]]\nname = "a"\ndomain = "hub"\n'
     two += '[[region]]\nname = "b"\ndomain = "hub"\nfleet = { name = "B" }\n'
-    copies = [str(each.place) for each in settled(desired(topology(two)), nothing()) if each.name == "MUSTER_POLICY"]
+    copies = [
+        str(each.place)
+        for each in with_durable_sources(desired(topology(two)), nothing())
+        if each.name == "MUSTER_POLICY"
+    ]
     assert copies == ["hub", "eu-west", "us-east"]
 
 

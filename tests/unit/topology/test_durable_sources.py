@@ -12,7 +12,7 @@ from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
-from tests.support.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
 
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
 GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'
@@ -130,7 +130,7 @@ def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_t
     for name in [name for place, name in found.streams if place == HUB_PLACE]:
         found.streams[main, name] = found.streams.pop((HUB_PLACE, name))
     key = main, "ORDERS", "muster-ALL@hub"
-    found.strays[key] = found.consumers.pop((HUB_PLACE, *key[1:]))
+    found.orphans[key] = found.consumers.pop((HUB_PLACE, *key[1:]))
     renamed = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"') + text
     todo = plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found)
     made, changed, gone = todo.changes
@@ -142,7 +142,7 @@ def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_t
     assert shown in format_plan(todo)
     # Before any message has come through it, what counts is where the old one started.
     with_state(found, main, "ALL", StreamState(), Replication("ORDERS"))
-    found.strays[key] = FoundConsumer(found.strays[key].config | {"opt_start_seq": 42}, "2026-01-01T00:00:00Z")
+    found.orphans[key] = FoundConsumer(found.orphans[key].config | {"opt_start_seq": 42}, "2026-01-01T00:00:00Z")
     assert (
         plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found).changes[0].config["opt_start_seq"]
         == 42
@@ -163,7 +163,7 @@ def test_a_copy_whose_place_is_renamed_keeps_its_consumer_while_its_origins_plac
     found.levels[main] = found.levels.pop(HUB_PLACE)
     for name in [name for place, name in found.streams if place == HUB_PLACE]:
         found.streams[main, name] = found.streams.pop((HUB_PLACE, name))
-    found.strays[EU, "O", "muster-ALL@hub"] = found.consumers.pop((EU, "O", "muster-ALL@hub"))
+    found.orphans[EU, "O", "muster-ALL@hub"] = found.consumers.pop((EU, "O", "muster-ALL@hub"))
     renaming = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"')
     renamed = desired(parse_settings(renaming + text, TopologySettings, Path("t")))
     found.unreachable[EU] = "O's consumer muster-ALL@main is not available: no answer"
@@ -216,7 +216,7 @@ def test_a_mirror_is_durable_only_where_it_is_told_to_be() -> None:
 def test_a_consumer_whose_copy_is_gone_is_removed_and_one_that_is_still_read_through_is_not() -> None:
     text = ORDERS + GATHER
     found = applied(text)
-    found.strays[HUB_PLACE, "ORDERS", "muster-ALL@hub"] = found.consumers.pop((HUB_PLACE, "ORDERS", "muster-ALL@hub"))
+    found.orphans[HUB_PLACE, "ORDERS", "muster-ALL@hub"] = found.consumers.pop((HUB_PLACE, "ORDERS", "muster-ALL@hub"))
     assert changes(ORDERS, found) == ()
     del found.streams[HUB_PLACE, "ALL"]
     (gone,) = changes(ORDERS, found)
@@ -233,7 +233,7 @@ def test_a_consumer_whose_copy_is_in_a_place_that_is_gone_is_removed_when_told_t
     copy = '[[stream]]\nname = "ALL"\nplace = "us-east"\n[[stream.source]]\nname = "ORDERS"\ndomain = "hub"\n'
     found = applied(ORDERS + copy)
     name = "muster-ALL@us-east"
-    found.strays[HUB_PLACE, "ORDERS", name] = found.consumers.pop((HUB_PLACE, "ORDERS", name))
+    found.orphans[HUB_PLACE, "ORDERS", name] = found.consumers.pop((HUB_PLACE, "ORDERS", name))
     one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
     wanted = desired(parse_settings(one_region + ORDERS, TopologySettings, Path("t")))
     # Its domain answers, and it still reads through the consumer; then it does not answer any more.
@@ -251,7 +251,7 @@ def test_a_removed_sites_and_a_removed_regions_consumers_are_removed_when_told_t
     found = applied("[policy]\n" + sites)
     for key in ((EU, "MUSTER_POLICY", "muster-lon1"), (HUB_PLACE, "MUSTER_POLICY", "@us-east")):
         (whole,) = [each for each in found.consumers if each[:2] == key[:2] and each[2].endswith(key[2])]
-        found.strays[whole] = found.consumers.pop(whole)
+        found.orphans[whole] = found.consumers.pop(whole)
     one_region = TWO_REGIONS.replace('[[region]]\n    name = "us-east"', "")
     fewer = one_region + "[policy]\n" + sites.replace('[[site]]\nname = "lon1"\nregion = "eu-west"\n', "")
     # Whether the region that was removed answers does not matter.
@@ -271,12 +271,12 @@ def test_a_relay_that_is_gone_takes_its_consumer_along_and_an_agents_own_stays()
     text = '[[relay]]\nname = "up"\nregion = "eu-west"\n'
     found = applied(text)
     key = EU, "FLEET", "muster-up-up"
-    found.strays[key] = found.consumers.pop(key)
+    found.orphans[key] = found.consumers.pop(key)
     (gone,) = changes("", found)
     assert (gone.action, gone.place, gone.consumer) == (Action.DELETE, EU, "muster-up-up")
     assert gone.destroys == "lets the relay up read nothing more"
-    own = {name: value for name, value in found.strays[key].config.items() if name != "metadata"}
-    found.strays[key] = FoundConsumer(own | {"metadata": {"_nats.level": "0"}}, "2026-01-01T00:00:00Z")
+    own = {name: value for name, value in found.orphans[key].config.items() if name != "metadata"}
+    found.orphans[key] = FoundConsumer(own | {"metadata": {"_nats.level": "0"}}, "2026-01-01T00:00:00Z")
     assert changes("", found) == ()
     # Once the file names it, it is the file's, and keeps what else an operator noted on it.
     found.consumers[key] = FoundConsumer(own | {"metadata": {"owner": "ops"}}, "2026-01-01T00:00:00Z")

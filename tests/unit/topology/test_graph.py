@@ -9,7 +9,7 @@ from aggregator.topology.observed.state import ApiFailure, External, Replication
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow, report
 from aggregator.topology.report.text import format_report
-from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 
 def drawn() -> str:

@@ -13,7 +13,7 @@ from aggregator.topology.report.evidence import Evidence
 from aggregator.topology.report.findings import Severity
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
-from tests.support.topologies import HUB_PLACE, as_applied, topology
+from tests.support.topology.topologies import HUB_PLACE, as_applied, topology
 
 TEXT = """
     [policy]

@@ -10,7 +10,7 @@ from aggregator.topology.report.findings import Severity
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from shared.instants import SECOND
-from tests.support.topologies import EU, HUB_PLACE, applied, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, applied, as_applied, topology, with_state
 
 NOW = 1_800_000_000 * SECOND
 

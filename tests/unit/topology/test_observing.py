@@ -15,7 +15,7 @@ from aggregator.topology.plan.changes import plan
 from aggregator.topology.settings import TopologySettings
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
 from shared.settings import parse_settings
-from tests.support.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
+from tests.support.topology.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state
 
 GATHERED = """
     [[stream]]
@@ -81,6 +81,6 @@ async def test_an_origin_that_moves_on_while_an_old_consumer_is_asked_for_is_not
     monkeypatch.setattr(reader, "request_json", hub.answer)
     renamed = TWO_REGIONS.replace('domain = "hub"', 'domain = "main"') + GATHERED
     wanted = desired(parse_settings(renamed, TopologySettings, Path("t")))
-    found = await reader.observe(wanted, {HUB: Client()}, with_strays=True)
+    found = await reader.observe(wanted, {HUB: Client()}, with_orphans=True)
     (made,) = [each for each in plan(wanted, found).changes if each.consumer == "muster-ALL@main"]
     assert made.config.get("opt_start_seq") == start

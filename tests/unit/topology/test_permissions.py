@@ -9,7 +9,7 @@ from aggregator.topology.desired.grants import Grant
 from aggregator.topology.render.servers import Address, NotRenderable, Server, servers
 from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError, parse_settings
-from tests.support.topologies import topology
+from tests.support.topology.topologies import topology
 
 TOPOLOGY = """
     [hub]

@@ -14,7 +14,17 @@ from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
-from tests.support.topologies import DAY, EU, HUB_PLACE, TWO_REGIONS, US, as_applied, nothing, topology, with_state
+from tests.support.topology.topologies import (
+    DAY,
+    EU,
+    HUB_PLACE,
+    TWO_REGIONS,
+    US,
+    as_applied,
+    nothing,
+    topology,
+    with_state,
+)
 
 
 def only_change(todo: Plan, of: str = "") -> Change:

@@ -10,7 +10,7 @@ from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence
-from tests.support.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 GIB = 1 << 30
 STORE = '[render]\nmax_store = "1024GiB"\n'

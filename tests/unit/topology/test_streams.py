@@ -12,7 +12,7 @@ from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.tables import report
 from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError
-from tests.support.topologies import EU, HUB_PLACE, applied, changes, nothing, topology, with_state
+from tests.support.topology.topologies import EU, HUB_PLACE, applied, changes, nothing, topology, with_state
 
 ORDERS = '[[stream]]\nname = "ORDERS"\nsubjects = ["ORDERS.*"]\n'
 GATHER = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\n'

@@ -1,0 +1,88 @@
+"""Read what a stream holds, through a pull consumer that acknowledges nothing and is gone afterwards.
+
+Source: ADR-13 (pull requests); ``inactive_threshold`` has the server forget a consumer that nobody deleted.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+
+from shared.nats.jetstream_api import domain_of, request_json
+
+BATCH = 1_000
+UNUSED_SECONDS = 60
+_NANOSECONDS = 1_000_000_000
+
+
+class TemporaryConsumer(msgspec.Struct, frozen=True):
+    """A consumer as the server made it; ``num_pending`` messages wait for it."""
+
+    name: str
+    num_pending: int = 0
+
+
+async def create_consumer(
+    client: Client,
+    stream: str,
+    config: Mapping[str, Any],
+    *,
+    api: str,
+    deadline: float,
+    unused_seconds: int = UNUSED_SECONDS,
+) -> TemporaryConsumer:
+    """Make a consumer that lives in memory; ``config`` says where it begins. Raise ApiError, RequestFailed.
+
+    ``api`` is the prefix of the stream's JetStream API, ``deadline`` is in seconds.
+    """
+    config = {
+        "ack_policy": "none",
+        "mem_storage": True,
+        "inactive_threshold": unused_seconds * _NANOSECONDS,
+        **config,
+    }
+    body = {"stream_name": stream, "config": config}
+    return await request_json(client, f"{api}.CONSUMER.CREATE.{stream}", body, TemporaryConsumer, deadline=deadline)
+
+
+@asynccontextmanager
+async def temporary_consumer(
+    client: Client, stream: str, config: Mapping[str, Any], *, api: str, deadline: float
+) -> AsyncIterator[TemporaryConsumer]:
+    """Make a consumer as ``create_consumer`` does, and delete it at the end."""
+    created = await create_consumer(client, stream, config, api=api, deadline=deadline)
+    try:
+        yield created
+    finally:
+        delete = f"{api}.CONSUMER.DELETE.{stream}.{created.name}"
+        await request_json(client, delete, None, dict[str, Any], deadline=deadline)
+
+
+async def delivered(
+    client: Client, stream: str, consumer: str, count: int, *, api: str, deadline: float
+) -> AsyncGenerator[Msg, None]:
+    """Give the next ``count`` messages of a consumer that has as many; raise TimeoutError, nats.errors.Error."""
+    if count <= 0:
+        return
+    jetstream = client.jetstream(domain=domain_of(api) or None)
+    subscription = await jetstream.pull_subscribe_bind(consumer, stream)
+    try:
+        while count > 0:
+            for message in await subscription.fetch(min(BATCH, count), timeout=deadline):
+                count -= 1
+                yield message
+    finally:
+        await subscription.unsubscribe()
+
+
+async def every_message(
+    client: Client, stream: str, *, api: str, deadline: float, subject: str = ""
+) -> AsyncGenerator[Msg, None]:
+    """Give all that a stream holds now, in order: what is on ``subject`` ("": everything)."""
+    config = {"deliver_policy": "all", **({"filter_subject": subject} if subject else {})}
+    async with temporary_consumer(client, stream, config, api=api, deadline=deadline) as consumer:
+        async for message in delivered(client, stream, consumer.name, consumer.num_pending, api=api, deadline=deadline):
+            yield message

@@ -1,0 +1,242 @@
+"""Run the real agent as a process between a real site and a real region, and let senders register at the site."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nats
+import nats.errors
+
+from shared import wire
+from shared.embedded.child_processes import dies_with
+from shared.instants import parse_instant
+from shared.wire import Advisory, Watermark
+from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
+from tests.support.delivery.fleet_region import Region, running_region
+from tests.support.nats.source_site import STREAM, SUBJECT, Site, running_site
+from tests.support.waiting import until
+
+COMMAND = str(Path(sys.executable).with_name("muster-agent"))
+DEADLINE = 90.0
+
+SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
+# Where instants are asserted: proofs may be late on a busy machine without making a blind span.
+UNHURRIED = SETTINGS.replace('stale_after = "4s"', 'stale_after = "8s"').replace(
+    'blind_after = "1500ms"', 'blind_after = "3900ms"'
+)
+UNHURRIED_STALE_AFTER = 8_000_000
+STALE_AFTER = 4_000_000
+BLIND_AFTER = 1_500_000
+
+
+class AgentProcess:
+    """``muster-agent`` on one settings file: started, killed, suspended and asked at will.
+
+    ``program`` is what runs it, where that is not the command itself.
+    """
+
+    def __init__(self, config: Path, program: Sequence[str] = (COMMAND,)) -> None:
+        self.config = config
+        self._program = program
+        self.store = config.with_name("agent.db")
+        self.log_path = config.with_name("agent.log")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, environment: Mapping[str, str] | None = None) -> None:
+        """Start it; what it writes goes into the log."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._program, "run", "--config", str(self.config)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+                preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
+            )
+
+    @property
+    def process(self) -> "subprocess.Popen[bytes]":
+        """Give the process that was started last."""
+        assert self._process is not None
+        return self._process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self.process.kill()
+        self.process.wait()
+
+    async def stopped(self) -> None:
+        """Tell it to end, and wait until it has, well."""
+        self.process.terminate()
+        assert await self.ended() == 0, self.log
+
+    async def ended(self, deadline: float = DEADLINE) -> int:
+        """Wait until it has ended; give its exit code."""
+        return await asyncio.to_thread(self.process.wait, deadline)
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    @property
+    def log(self) -> str:
+        """Give what it has written."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    async def run_command(self, *arguments: str) -> tuple[int, str, str]:
+        """Run another command of the agent's; give its exit code and what it wrote on stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            COMMAND, *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        output, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
+        return process.returncode or 0, output.decode(), errors.decode()
+
+    async def status(self) -> str:
+        """Give what ``muster-agent status`` shows."""
+        code, output, errors = await self.run_command("status", "--config", str(self.config))
+        return output if code == 0 else errors
+
+    async def status_json(self) -> dict[str, Any]:
+        """Give what ``muster-agent status --json`` shows; empty while there is none."""
+        code, output, _ = await self.run_command("status", "--json", "--config", str(self.config))
+        return dict(json.loads(output)) if code == 0 else {}
+
+
+class Deployment:
+    """A site, its region and the agent between them, which reaches either over a link."""
+
+    def __init__(self, site: Site, region: Region, agent: AgentProcess) -> None:
+        self.site = site
+        self.region = region
+        self.agent = agent
+
+    async def advisories(self) -> list[Advisory]:
+        """Give the region's advisories, in the order of its stream."""
+        found = [
+            wire.decode_advisory(record.payload)
+            for record in await self.region.stored()
+            if ".advisory." in record.subject
+        ]
+        return [advisory for advisory in found if isinstance(advisory, Advisory)]
+
+    async def watermarks(self) -> list[Watermark]:
+        """Give the region's watermarks, in the order of its stream."""
+        return [
+            wire.decode_watermark(record.payload)
+            for record in await self.region.stored()
+            if record.subject.endswith(".watermark")
+        ]
+
+    async def last_watermark(self) -> Watermark | None:
+        """Give the region's newest watermark; fail where the agent has ended."""
+        assert self.agent.process.poll() in (None, -signal.SIGKILL), self.agent.log
+        watermarks = await self.watermarks()
+        return watermarks[-1] if watermarks else None
+
+    async def until_observed(self, through: int = 0, deadline: float = DEADLINE) -> Watermark:
+        """Wait until the region has a watermark whose coverage reaches an instant; give it."""
+        found: list[Watermark] = []
+
+        async def reaches() -> bool:
+            watermark = await self.last_watermark()
+            if watermark is None or watermark.observed_through_us < through:
+                return False
+            found.append(watermark)
+            return True
+
+        await until(reaches, f"a watermark reaches {through}", deadline)
+        return found[-1]
+
+    async def site_time(self) -> int:
+        """Ask the site's server for its time, in microseconds."""
+        return parse_instant((await self.site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+
+    @asynccontextmanager
+    async def senders(
+        self, names: Iterable[str], interval: float = 0.25, subject: str = SUBJECT, size: int = 0
+    ) -> AsyncIterator[None]:
+        """Let senders register every ``interval`` seconds; what cannot be stored is not stored later.
+
+        They come back as soon as their server does: senders that stay away longer than that are rightly stale.
+        """
+
+        async def note(_error: Exception) -> None:
+            """Say nothing of attempts that fail while the server is down."""
+
+        url = self.site.server.url
+        connected = partial(
+            nats.connect, url, reconnect_time_wait=0.1, max_reconnect_attempts=-1, pending_size=0, error_cb=note
+        )
+        client = await connected()
+        padding = {"padding": "x" * size} if size else {}
+        bodies = [msgspec.json.encode({"sender": name} | padding) for name in names]
+
+        async def register() -> None:
+            nonlocal client
+            while True:
+                with contextlib.suppress(nats.errors.Error, OSError):
+                    if client.is_closed:
+                        # Of what is too large, a server ends the connection, and the client then ends for good.
+                        client = await connected()
+                    for body in bodies:
+                        await client.publish(subject, body)
+                await asyncio.sleep(interval)
+
+        registering = asyncio.create_task(register())
+        try:
+            yield
+        finally:
+            registering.cancel()
+            await asyncio.wait({registering})
+            await client.close()
+
+
+@asynccontextmanager
+async def deployed(
+    directory: Path,
+    settings: str = SETTINGS,
+    listen: str = "",
+    site_config: str = "",
+    region_config: str = "",
+    site_max_file: str = "",
+) -> AsyncIterator[Deployment]:
+    """Start servers and make streams; write the agent's settings, and end it in the end, if it was started.
+
+    ``site_config`` are further lines of the configuration of the site's server, ``region_config`` of the region's;
+    ``site_max_file`` is what the site's server may store.
+    """
+    async with (
+        running_site(directory, site_config, max_file=site_max_file) as site,
+        running_region(directory, extra_config=region_config) as region,
+    ):
+        await site.make_stream()
+        await region.make_stream()
+        config = directory / "agent.toml"
+        config.write_text(settings.format(upstream=region.link.url, source=site.link.url, listen=listen))
+        agent = AgentProcess(config)
+        try:
+            yield Deployment(site, region, agent)
+        finally:
+            agent.end()
+
+
+def free_address() -> str:
+    """Give an address of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
