@@ -113,6 +113,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         _store().alias("store"),
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("first_observed_through").alias("began_at"),
         _held_before().alias("held_before"),
         f.col("counted_from").alias("first_held"),
         no_count.alias("put_back_from"),
@@ -124,6 +125,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         f.col("rebuilt_at").alias("store"),
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("observed_through").alias("began_at"),
         no_count.alias("held_before"),
         no_count.alias("first_held"),
         no_count.alias("put_back_from"),
@@ -135,6 +137,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         f.lit(None).cast("timestamp").alias("store"),
         no_count.alias("since"),
         no_count.alias("through"),
+        no_count.alias("began_at"),
         no_count.alias("held_before"),
         "first_held",
         no_count.alias("put_back_from"),
@@ -162,7 +165,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         .withColumn("first_held", f.min("first_held").over(Window.partitionBy(*LIFE)))
         .withColumn("put_back_from", f.min("put_back_from").over(Window.partitionBy(*LIFE)))
         .where("through IS NOT NULL")
-        .withColumn("began_at", f.min("through").over(Window.partitionBy(*LIFE)))
+        .withColumn("began_at", f.min("began_at").over(Window.partitionBy(*LIFE)))
         .withColumn("counted_from", _counted_from(f.col("began_at"), f.col("store")))
         .withColumn("vouched_before", f.lag("through").over(in_time))
         .withColumn("missing", _missing_count(f.col("reached"), f.col("held_count")))
@@ -244,12 +247,13 @@ def continuations(
         )
     )
     held_count = f.coalesce("held_before", f.lit(0)) + f.coalesce("held_count", f.lit(0))
+    began_at = f.unix_micros("first_observed_through")
     # Plain advisories have no incarnation, and no ordinals.
     ended = (
         lives.join(counted, [*LIFE], "left")
         .join(f.broadcast(doubts), [*LIFE], "left")
         .withColumn("first_held", f.least("first_held", "first_held_before"))
-        .withColumn("counted_from", f.when(reached.isNotNull(), _counted_from(f.col("final.through"), _store())))
+        .withColumn("counted_from", f.when(reached.isNotNull(), _counted_from(began_at, _store())))
     )
     return ended.select(
         *LIFE,
