@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick docs lock release-check clean environment
+.PHONY: help demo test check bench bench-quick docs lock rpm rpm-test release-check clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -43,6 +43,12 @@ lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: 
 	@$(LOCK) pyproject.toml --constraint packaging/requirements-dev.txt --output-file packaging/requirements-agent.txt
 	@$(LOCK) --group build --output-file packaging/requirements-build.txt
 	@! grep -n -i -E '://|^-' packaging/requirements-*.txt
+
+rpm: environment ## Build the agent's RPM for EL8, EL9 and EL10 into dist (needs rpmbuild and strip)
+	@packaging/build-rpm.sh dist
+
+rpm-test: environment ## Build it, and install, upgrade and erase it on throw-away machines (as root, with systemd-nspawn)
+	@$(BIN)/python -m pytest tests/acceptance/test_packages.py
 
 release-check: ## Build the wheel from a clean clone, install it from the locks, and run it (KEEP=DIR keeps it)
 	@packaging/release-check.sh

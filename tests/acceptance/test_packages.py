@@ -1,0 +1,352 @@
+"""The packages, as whoever installs them meets them: on a machine that has nothing of Muster but the package."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import Machine, machine, needs_machines
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv" / "bin"
+VERSION, NEXT = "0.1.0", "0.1.1"
+
+needs_rpm = pytest.mark.skipif(
+    any(shutil.which(tool) is None for tool in ("rpmbuild", "rpmlint", "strip")),
+    reason="needs rpmbuild, rpmlint and strip (apt-get install rpm rpmlint binutils)",
+)
+needs_dnf = pytest.mark.skipif(
+    os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("dnf", "createrepo_c")),
+    reason="needs root, dnf and createrepo_c (apt-get install dnf createrepo-c)",
+)
+pytestmark = [needs_rpm]
+
+SETTINGS = """
+site = "dub1"
+region = "eu-west"
+upstream = { servers = ["nats://127.0.0.1:4222"] }
+watermark = { interval = "1s" }
+
+[[stream]]
+name = "nodes"
+source = { servers = ["nats://127.0.0.1:4222"], stream = "REGISTRATION", settle = "1s" }
+sender = { json_path = "sender" }
+policy = { sample_interval = "1m", stale_after = "10s", retire_after = "5m", blind_after = "3s" }
+"""
+NATS_UNIT = """
+[Service]
+ExecStart=/usr/local/bin/nats-server -c /etc/nats.conf
+
+[Install]
+WantedBy=multi-user.target
+"""
+NATS_SETTINGS = (
+    'listen: "127.0.0.1:4222"\njetstream { store_dir: "/var/lib/nats", domain: hub, sync_interval: always }\n'
+)
+
+
+def built(script: str, directory: Path, **environment: str) -> Path:
+    """Build one package into ``directory``; give its file."""
+    ended = subprocess.run(
+        [ROOT / "packaging" / script, directory],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return Path(ended.stdout.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def rpm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the RPM of the agent."""
+    return built("build-rpm.sh", tmp_path_factory.mktemp("rpm"))
+
+
+def said_by(*command: str | Path) -> str:
+    """Run a command that must succeed; give its output."""
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_the_same_commit_gives_the_same_bytes(rpm: Path, tmp_path: Path) -> None:
+    assert built("build-rpm.sh", tmp_path).read_bytes() == rpm.read_bytes()
+
+
+def test_rpmlint_finds_nothing_that_is_not_explained(rpm: Path) -> None:
+    report = said_by("rpmlint", "-c", ROOT / "rpm" / "rpmlint.toml", rpm)
+    assert "0 errors, 0 warnings" in report, report
+
+
+def test_it_is_small_and_its_digests_are_those_that_fips_allows(rpm: Path) -> None:
+    assert rpm.stat().st_size < 4 << 20
+    digests = said_by("rpm", "-Kv", rpm)
+    assert "Header SHA256 digest: OK" in digests
+    assert "Payload SHA256 digest: OK" in digests
+
+
+def test_the_bill_of_materials_lists_each_bundled_library_with_its_licence(rpm: Path, tmp_path: Path) -> None:
+    archive = subprocess.run(["rpm2cpio", rpm], stdout=subprocess.PIPE, check=True).stdout
+    subprocess.run(["cpio", "-idm", "--quiet"], input=archive, cwd=tmp_path, check=True)
+    bill = json.loads((tmp_path / "usr/share/doc/muster-agent/sbom.cdx.json").read_text())
+    site = tmp_path / "usr/lib/muster-agent/site"
+    assert {each.name.split("-")[0].lower() for each in site.glob("*.dist-info")} - {"muster"} == {
+        component["name"].replace("-", "_").lower() for component in bill["components"]
+    }
+    for each in site.glob("*.dist-info"):
+        assert list((each / "licenses").rglob("LICENSE*")), each
+    tag = said_by("rpm", "-qp", "--queryformat", "%{LICENSE}", rpm)
+    licences = {
+        part
+        for component in bill["components"]
+        for licence in component["licenses"]
+        for part in licence["expression"].replace(" OR ", " AND ").split(" AND ")
+    }
+    assert licences <= set(tag.split(" AND "))
+
+
+# What the distributions have, as far as the package asks for it: glibc by version, and which Python there is.
+DISTRIBUTIONS = {
+    "el8": ((2, 28), ["3.6", "3.12"]),
+    "el9": ((2, 34), ["3.9", "3.12", "3.14"]),
+    "el10": ((2, 39), ["3.12", "3.14"]),
+}
+EL7 = ((2, 17), ["2.7", "3.6"])
+
+
+def resolves(rpm: Path, directory: Path, glibc: tuple[int, int], pythons: list[str]) -> tuple[bool, str]:
+    """Let dnf say whether a host with these can install the package; the rest of the host are empty packages."""
+    symbols = {"2.2.5", "2.3", "2.3.2", "2.3.3", "2.3.4", *(f"2.{minor}" for minor in range(4, glibc[1] + 1))}
+    libraries = ("libc.so.6", "libm.so.6", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "libdl.so.2")
+    provides = [f"{name}({part})(64bit)" for name in libraries for part in ("", *(f"GLIBC_{each}" for each in symbols))]
+    packages = {
+        "glibc": [*provides, "rtld(GNU_HASH)"],
+        "host": ["/bin/sh", "systemd", "shadow-utils"],
+        **{f"python{version}": [f"python(abi) = {version}"] for version in pythons},
+    }
+    repository = directory / "repository"
+    repository.mkdir()
+    for name, offered in packages.items():
+        spec = directory / f"{name}.spec"
+        lines = [f"Name: {name}", "Version: 1", "Release: 1", "Summary: stub", "License: none"]
+        spec.write_text("\n".join([*lines, *(f"Provides: {each}" for each in offered), "%description", "%files", ""]))
+        said_by(
+            "rpmbuild", "--quiet", "-bb", "--define", f"_topdir {directory}", "--define", f"_rpmdir {repository}", spec
+        )
+    shutil.copy(rpm, repository)
+    said_by("createrepo_c", "--quiet", repository)
+    ended = subprocess.run(
+        [
+            *("dnf", "--quiet", "--assumeyes", f"--installroot={directory / 'root'}", "--releasever=1"),
+            *("--setopt=reposdir=/nowhere", "--setopt=tsflags=test", f"--repofrompath=stubs,file://{repository}"),
+            *("--repo=stubs", "--nogpgcheck", "install", "muster-agent"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@needs_dnf
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_dnf_finds_what_it_needs_on(name: str, rpm: Path, tmp_path: Path) -> None:
+    found, said = resolves(rpm, tmp_path, *DISTRIBUTIONS[name])
+    assert found, said
+
+
+@needs_dnf
+def test_el7_is_refused(rpm: Path, tmp_path: Path) -> None:
+    found, said = resolves(rpm, tmp_path, *EL7)
+    assert not found
+    assert "python(abi)" in said
+
+
+PYTHONS = [
+    path
+    for version in ("3.12", "3.14")
+    for path in (
+        Path(f"/usr/bin/python{version}"),
+        *Path.home().glob(f".pyenv/versions/{version}*/bin/python{version}"),
+    )
+    if path.exists()
+]
+needs_python = pytest.mark.skipif(not PYTHONS, reason="needs a Python 3.12 or 3.14 to put on the machine")
+
+NODES = """
+import asyncio, itertools, sys
+from nats import connect
+
+async def main():
+    client = await connect("nats://127.0.0.1:4222")
+    for number in itertools.count():
+        for node in range(20):
+            await client.publish(f"registration.n{node}", b'{"sender": "n%d"}' % node)
+        await asyncio.sleep(0.5)
+
+asyncio.run(main())
+"""
+ADVISORIES = """
+import asyncio, json
+from nats import connect
+
+async def main():
+    client = await connect("nats://127.0.0.1:4222")
+    stream = client.jetstream(domain="hub")
+    count = (await stream.stream_info("FLEET")).state.messages
+    advisories = []
+    for sequence in range(1, count + 1):
+        message = await stream.get_msg("FLEET", seq=sequence)
+        if ".advisory." in message.subject:
+            body = json.loads(message.data)
+            advisories.append([body["value"], body["kind"], body["ordinal"]])
+    print(json.dumps(sorted(advisories)))
+
+asyncio.run(main())
+"""
+
+
+class Host:
+    """A machine with a nats-server that plays site, region and hub, and twenty nodes that register twice a second."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._nodes: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Switch it on, lay out the streams, let the nodes register."""
+        self.machine.switch_on()
+        self.machine.wait_for("echo > /dev/tcp/127.0.0.1/4222")
+        topology = ROOT / "docs" / "by-hand" / "topology.toml"
+        said_by(*self.machine.beside(BIN / "muster-aggregator", "apply", "--config", topology))
+        self.let_nodes_register()
+
+    def let_nodes_register(self) -> None:
+        """Let twenty nodes register until the machine goes."""
+        self._nodes = subprocess.Popen(self.machine.beside(BIN / "python", "-c", NODES))
+
+    def end(self) -> None:
+        """End the nodes."""
+        if self._nodes is not None:
+            self._nodes.kill()
+            self._nodes.wait()
+
+    def install(self, *options: str, rpm: Path) -> None:
+        """Let rpm install it; the host's database knows neither Python nor systemd, which dnf's test looks at."""
+        shutil.copy(rpm, self.machine.root / "opt")
+        self.machine.run(f"rpm --nodeps {' '.join(options)} /opt/{rpm.name}")
+
+    def advisories(self) -> list[tuple[str, str, int]]:
+        """Read what the region holds: sender, kind, ordinal."""
+        text = said_by(*self.machine.beside(BIN / "python", "-c", ADVISORIES))
+        return [(value, kind, ordinal) for value, kind, ordinal in json.loads(text)]
+
+
+ALL_ARE_NEW = sorted(f"n{number}" for number in range(20))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Give a host that is on and has no agent."""
+    python = PYTHONS[0]
+    with machine(tmp_path, {python.parents[1]: "/opt/python"} if python.parent != Path("/usr/bin") else {}) as place:
+        if python.parent != Path("/usr/bin"):
+            (place.root / "usr/bin" / python.name).symlink_to(f"/opt/python/bin/{python.name}")
+            (place.root / "etc/ld.so.conf.d/python.conf").write_text("/opt/python/lib\n")
+        shutil.copy(BIN / "nats-server", place.root / "usr/local/bin/nats-server")
+        (place.root / "etc/nats.conf").write_text(NATS_SETTINGS)
+        unit = place.root / "etc/systemd/system/nats.service"
+        unit.write_text(NATS_UNIT)
+        wants = place.root / "etc/systemd/system/multi-user.target.wants"
+        wants.mkdir(exist_ok=True)
+        (wants / "nats.service").symlink_to("/etc/systemd/system/nats.service")
+        host = Host(place)
+        host.begin()
+        place.run("ldconfig")
+        try:
+            yield host
+        finally:
+            host.end()
+
+
+def started(host: Host, rpm: Path) -> Machine:
+    """Install the agent, write its settings, start it, and wait until the region knows all nodes."""
+    host.install("--install", rpm=rpm)
+    (host.machine.root / "etc/muster-agent/agent.toml").write_text(SETTINGS)
+    host.machine.run("systemctl enable --now muster-agent")
+    host.machine.wait_for("muster-agent status --check")
+    assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW
+    return host.machine
+
+
+@needs_machines
+@needs_python
+def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboot(host: Host, rpm: Path) -> None:
+    place = host.machine
+    host.install("--install", rpm=rpm)
+    assert "disabled" in place.run("systemctl is-enabled muster-agent", code=1)
+    assert "root muster-agent 640" in place.run("stat --format '%U %G %a' /etc/muster-agent/agent.toml")
+    said = place.run("muster-agent check-config", code=1)
+    assert said.startswith("muster-agent: /etc/muster-agent/agent.toml: the site '' is not usable")
+    assert said.count("\n") == 1
+    place.run("rpm --erase muster-agent")
+
+    started(host, rpm)
+    assert 'Status: "' in place.run("systemctl status muster-agent")
+    exposure = place.run("systemd-analyze security --threshold=15 muster-agent.service")
+    assert "Overall exposure" in exposure
+    place.run("runuser -u muster-agent -- muster-agent doctor")
+    first = place.run("systemctl show --property MainPID --value muster-agent").strip()
+    place.run(f"kill -STOP {first}")
+    place.wait_for(
+        f"test $(systemctl show --property MainPID --value muster-agent) -gt 0 -a "
+        f"$(systemctl show --property MainPID --value muster-agent) -ne {first}"
+    )
+    place.wait_for("muster-agent status --check")
+
+    host.end()
+    place.switch_off()
+    place.switch_on()
+    host.let_nodes_register()
+    place.wait_for("muster-agent status --check")
+    assert {kind for _, kind, _ in host.advisories()} == {"new"}
+
+
+@needs_machines
+@needs_python
+def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(host: Host, rpm: Path, tmp_path: Path) -> None:
+    place = started(host, rpm)
+    before = place.run("systemctl show --property MainPID --value muster-agent")
+    newer = built("build-rpm.sh", tmp_path / "newer", VERSION=NEXT)
+    host.install("--upgrade", rpm=newer)
+    place.wait_for("muster-agent status --check")
+    assert place.run("systemctl show --property MainPID --value muster-agent") != before
+    assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
+    assert "root muster-agent 640" in place.run("stat --format '%U %G %a' /etc/muster-agent/agent.toml")
+    assert (place.root / "etc/muster-agent/agent.toml").read_text() == SETTINGS
+    place.run("ls /etc/muster-agent/*.rpmsave", code=2)
+    advisories = host.advisories()
+    assert [value for value, kind, _ in advisories if kind == "new"] == ALL_ARE_NEW
+    assert sorted(ordinal for *_, ordinal in advisories) == list(range(1, 21)), "nothing lost, nothing twice"
+
+
+@needs_machines
+@needs_python
+def test_erasing_leaves_settings_and_state_and_a_new_installation_goes_on(host: Host, rpm: Path) -> None:
+    place = started(host, rpm)
+    place.run("rpm --erase muster-agent")
+    assert not (place.root / "usr/lib/muster-agent").exists()
+    assert "inactive" in place.run("systemctl is-active muster-agent", code=None)
+    assert (place.root / "etc/muster-agent/agent.toml.rpmsave").read_text() == SETTINGS
+    assert (place.root / "var/lib/muster-agent/agent.db").exists()
+
+    host.install("--install", rpm=rpm)
+    place.run("mv /etc/muster-agent/agent.toml.rpmsave /etc/muster-agent/agent.toml")
+    place.run("systemctl enable --now muster-agent")
+    place.wait_for("muster-agent status --check")
+    advisories = host.advisories()
+    assert sorted(ordinal for *_, ordinal in advisories) == list(range(1, 21)), "nothing lost, nothing twice"
