@@ -23,8 +23,9 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, SITE_COVERAG
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.commits import Interfered, WholeRun
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
-from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning, alone
+from aggregator.lakehouse.warehouse.lock import GAVE_UP, alone
 from aggregator.lakehouse.warehouse.provision import TableDiffers
 from shared.instants import SECOND, format_instant
 from shared.nats.connection import ConnectionSettings

@@ -84,9 +84,12 @@ def test_a_loss_is_kept_where_the_report_has_not_come_further(
     stalled_at = hub.publish([dub1.watermark(FIRST, FIRST + 2 * HOUR)])
     of_dub1 = {"name": ARCHIVE, "filter_subject": "fleet.eu-west.dub1.>"}
     hub.request("STREAM.CREATE.STALLED", {"name": "STALLED", "mirror": of_dub1, "allow_direct": True})
-    asyncio.run(
-        until(lambda: hub.request("STREAM.INFO.STALLED")["state"]["last_seq"] == stalled_at, "it holds what there is")
-    )
+
+    async def holds_all() -> bool:
+        info = await asyncio.to_thread(hub.request, "STREAM.INFO.STALLED")
+        return bool(info["state"]["last_seq"] == stalled_at)
+
+    asyncio.run(until(holds_all, "it holds what there is"))
     ams1 = Block("eu-west", "ams1")
     last = hub.publish(ams1.watermark(FIRST, FIRST + hour * HOUR) for hour in range(3, 5))
     hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": last})

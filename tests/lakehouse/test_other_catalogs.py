@@ -23,8 +23,8 @@ from aggregator.lakehouse.commands.spark_sql import spark_sql
 from aggregator.lakehouse.commands.sql import sql
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.warehouse.catalog import check_reachable
-from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.lakehouse.warehouse.lock import AlreadyRunning, alone
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
+from aggregator.lakehouse.warehouse.lock import alone
 from shared.instants import DAY, HOUR, MINUTE
 from shared.settings import FilePath
 from shared.truth import TruthHeader, UpInterval, encode_line

@@ -22,8 +22,8 @@ from aggregator.lakehouse.spark.sql_server import ServingFailed
 from aggregator.lakehouse.spark.stopping import Stopped
 from aggregator.lakehouse.warehouse.catalog_file import REMEDY
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
-from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
+from aggregator.lakehouse.warehouse.lock import GAVE_UP
 from aggregator.lakehouse.warehouse.provision import TableDiffers
 from shared.nats.connection import ConnectFailed
 

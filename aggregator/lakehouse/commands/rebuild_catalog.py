@@ -6,8 +6,7 @@ import click
 
 from aggregator import config
 from aggregator.lakehouse.warehouse.catalog_file import rebuild
-from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.lakehouse.warehouse.lock import AlreadyRunning
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
 from shared.command_group import examples
 from shared.terminal import echo
 

@@ -19,10 +19,9 @@ from urllib.parse import quote
 
 from aggregator.lakehouse.tables.definition import NAMESPACE
 from aggregator.lakehouse.tables.schemas import TABLES
-from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, catalog_file
-from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, LOCK_FILE, catalog_file
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
 from aggregator.lakehouse.warehouse.local_paths import local_path
-from aggregator.lakehouse.warehouse.lock import LOCK_FILE, AlreadyRunning
 
 REMEDY = "muster-aggregator rebuild-catalog makes it anew from the tables' own metadata"
 _SECONDS = 60.0

@@ -14,6 +14,9 @@ from shared.settings import FilePath
 CATALOG: Final = "lake"
 """The catalog's name, which is a part of every table's name in it: the same for all who read and write."""
 
+LOCK_FILE: Final = "rollup.lock"
+"""Beside the tables: whoever writes them locks it."""
+
 _BUSY_SECONDS = 60
 _BY_SCHEME = "org.apache.iceberg.io.ResolvingFileIO"
 """Iceberg's own readers and writers of object stores. A JDBC catalog would take Hadoop's, which knows none of them."""

@@ -22,8 +22,9 @@ from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
-from aggregator.lakehouse.warehouse.lock import GAVE_UP, AlreadyRunning
+from aggregator.lakehouse.warehouse.lock import GAVE_UP
 from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
 
 

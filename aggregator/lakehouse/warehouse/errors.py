@@ -17,6 +17,10 @@ class TablesUnreadable(Exception):
     """There are no tables yet, they cannot be read, or not in the way that was asked. Its text is one line."""
 
 
+class AlreadyRunning(RuntimeError):
+    """Another job writes these tables. The text is one line."""
+
+
 def explained(error: duckdb.Error, sql: str, columns: Mapping[str, Sequence[str]]) -> str:
     """Turn what DuckDB says into one line. ``columns`` gives those of every table and view that can be asked for."""
     text = str(error)

@@ -20,10 +20,10 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import CatalogSettings
-from aggregator.lakehouse.warehouse.catalog_settings import jdbc_access
+from aggregator.lakehouse.warehouse.catalog_settings import LOCK_FILE, jdbc_access
+from aggregator.lakehouse.warehouse.errors import AlreadyRunning
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 
-LOCK_FILE = "rollup.lock"
 _POLL_SECONDS = 0.2
 _LEFT: list[JavaObject] = []
 """Files and connections that the JVM shall not close before it ends: it closes what nobody knows any more."""
@@ -39,10 +39,6 @@ Progress = Callable[[str], None]
 
 
 GAVE_UP = "this one gave up, and nothing was lost or counted twice; run again, and let one machine write these tables"
-
-
-class AlreadyRunning(RuntimeError):
-    """Another job writes these tables. The text is one line."""
 
 
 @contextmanager
