@@ -25,7 +25,7 @@ KNOWN_THROUGH = START + DAY
 ASKED = "SELECT * FROM sender_availability_daily ORDER BY ALL"
 COMMANDS = (
     ("sql", "SELECT 1"), ("tables",), ("report", "html"), ("import", "list"), ("import", "remove", "00"),
-    ("maintain",), ("spark-sql", "-e", "SELECT 1"), ("serve-sql",),
+    ("maintain",), ("spark-sql", "-e", "SELECT 1"),
 )  # fmt: skip
 
 

@@ -86,7 +86,11 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
         return code, json.loads(body or "{}")
 
     async def is_useful() -> bool:
-        return await page("/readyz") == (200, {"alive": True, "useful": True, "conditions": []})
+        code, health = await page("/readyz")
+        return bool(health.pop("boot_id", "")) and (code, health) == (
+            200,
+            {"alive": True, "useful": True, "conditions": []},
+        )
 
     await until(is_useful, "the agent is useful")
     await deployment.site.link.cut()
