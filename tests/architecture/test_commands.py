@@ -174,7 +174,7 @@ def test_whatever_prints_a_table_prints_json(known: Known) -> None:
 def test_help_comes_for_both_of_its_options(known: Known) -> None:
     words = known.path.split()
     answers = [CliRunner().invoke(program(words[0]), [*words[1:], each]) for each in ("-h", "--help")]
-    assert {answer.exit_code for answer in answers} == {0}
+    assert {answer.exit_code for answer in answers} == {0}, [answer.output for answer in answers]
     assert answers[0].output == answers[1].output
 
 

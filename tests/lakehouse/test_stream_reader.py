@@ -77,7 +77,9 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
             pa.field("site", pa.large_string(), metadata={"PARQUET:field_id": "2"}),
             pa.field("sender_id", pa.large_string(), metadata={"PARQUET:field_id": "4"}),
             pa.field("occurred_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "6"}),
+            pa.field("last_seen_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "7"}),
             pa.field("event_id", pa.large_string(), metadata={"PARQUET:field_id": "8"}),
+            pa.field("incarnation", pa.large_string(), metadata={"PARQUET:field_id": "13"}),
             pa.field("hub_sequence", pa.int64(), metadata={"PARQUET:field_id": "18"}),
             pa.field("archived_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "19"}),
         ]
@@ -101,7 +103,9 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     assert list(have_any(one + np.uint64(1), paths)) == [False, False]
     assert [file.row_count for file in files] == [table.num_rows for table in found.values()]
     for table in found.values():
-        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [b"2", b"4", b"6", b"8", b"18", b"19"]
+        assert [field.metadata[b"PARQUET:field_id"] for field in table.schema] == [
+            b"2", b"4", b"6", b"7", b"8", b"13", b"18", b"19",
+        ]  # fmt: skip
     columns = [parquet.read_metadata(path).row_group(0).column(number) for path in paths for number in (0, 1)]
     assert [column.has_dictionary_page for column in columns] == [True, False] * 2
     assert Place.of("s3://lake/advisories", schema, 0) is None

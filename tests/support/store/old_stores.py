@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-STATEMENTS = Path(__file__).parents[3] / "contract" / "old_stores"
+STATEMENTS = Path(__file__).parents[2] / "contract" / "old_stores"
 
 
 def make_old_store(path: Path, version: int) -> None:
