@@ -170,12 +170,23 @@ def test_whatever_prints_a_table_prints_json(known: Known) -> None:
     assert is_group or has_json is (known.path not in PRINT_NO_TABLE)
 
 
-@every_command
-def test_help_comes_for_both_of_its_options(known: Known) -> None:
-    words = known.path.split()
-    answers = [CliRunner().invoke(program(words[0]), [*words[1:], each]) for each in ("-h", "--help")]
-    assert {answer.exit_code for answer in answers} == {0}, [answer.output for answer in answers]
-    assert answers[0].output == answers[1].output
+def without_both_helps() -> list[str]:
+    """Name the commands for which -h and --help do not say the same."""
+    found = []
+    for known in ALL:
+        words = known.path.split()
+        answers = [CliRunner().invoke(program(words[0]), [*words[1:], each]) for each in ("-h", "--help")]
+        if {answer.exit_code for answer in answers} != {0} or answers[0].output != answers[1].output:
+            found.append(known.path)
+    return found
+
+
+def test_help_comes_for_both_of_its_options() -> None:
+    # Elsewhere a command may have been called by itself: click keeps the options for help that it had then.
+    code = f"from {__name__} import without_both_helps; print(without_both_helps())"
+    root_directory = Path(__file__).parents[2]
+    ran = subprocess.run([sys.executable, "-c", code], cwd=root_directory, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == ("[]\n", 0), ran.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
