@@ -13,7 +13,7 @@ trap 'rm -rf "$place"' EXIT
 
 refuse() { printf 'packaging/agent/tree.sh: %s\n' "$*" >&2; exit 1; }
 uv_install() {
-    "$bin/uv" pip install --quiet --no-config --target "$1" --python-platform x86_64-manylinux_2_28 "${@:2}"
+    "$bin/uv" pip install --quiet --system-certs --target "$1" --python-platform x86_64-manylinux_2_28 "${@:2}"
 }
 
 "$bin/python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$place" .
