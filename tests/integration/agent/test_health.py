@@ -7,8 +7,6 @@ import re
 import signal
 import socket
 import sqlite3
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from tests.support.agent.agent_within import agent_within
 from tests.support.agent.supervisor import ALIVE, MORE_TIME, supervisor_socket
 from tests.support.agent.told_agent import BODIES, until_running
 from tests.support.observability.exposition import parsed
+from tests.support.observability.six_places import asked
 from tests.support.waiting import until
 
 SIGNS_LEFT = 300
@@ -38,20 +37,6 @@ async def deployment(tmp_path: Path) -> AsyncIterator[Deployment]:
 
 
 # Health and metrics
-
-
-def asked(deployment: Deployment, path: str) -> tuple[int, str]:
-    """Ask the agent's monitor; 0 while nobody answers."""
-    listen = re.search(r'listen = "(.*)"', deployment.agent.config.read_text())
-    assert listen
-    try:
-        with urllib.request.urlopen(f"http://{listen[1]}{path}", timeout=5) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except OSError:
-        return 0, ""
 
 
 @pytest.mark.provokes("monitor_not_listening")
@@ -73,7 +58,7 @@ async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free
             other.close()
 
             async def answers() -> bool:
-                return (await asyncio.to_thread(asked, deployment, "/healthz"))[0] == 200
+                return (await asyncio.to_thread(asked, deployment.agent, "/healthz"))[0] == 200
 
             await until(answers, "the agent answers")
 
@@ -82,7 +67,7 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     await until_running(deployment)
 
     async def page(path: str) -> tuple[int, dict[str, Any]]:
-        code, body = await asyncio.to_thread(asked, deployment, path)
+        code, body = await asyncio.to_thread(asked, deployment.agent, path)
         return code, json.loads(body or "{}")
 
     async def is_useful() -> bool:
@@ -104,7 +89,7 @@ async def test_health_tells_alive_from_useful_and_names_what_is_wrong(deployment
     assert "source of nodes" in {each["subject"] for each in health["conditions"] if each["name"] == "link_down"}
     await deployment.site.link.restore()
     await until(is_useful, "the agent is useful again")
-    assert (await asyncio.to_thread(asked, deployment, "/elsewhere"))[0] == 404
+    assert (await asyncio.to_thread(asked, deployment.agent, "/elsewhere"))[0] == 404
 
 
 @pytest.mark.provokes("store_moved")
@@ -118,7 +103,7 @@ async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_b
     await until_running(deployment)
 
     async def is_ready(code: int) -> bool:
-        return (await asyncio.to_thread(asked, deployment, "/readyz"))[0] == code
+        return (await asyncio.to_thread(asked, deployment.agent, "/readyz"))[0] == code
 
     await until(partial(is_ready, 200), "the agent is useful")
     logs = [store.with_name(f"{store.name}{suffix}") for suffix in ("-wal", "-shm")]
@@ -132,7 +117,7 @@ async def test_files_that_are_moved_under_an_agent_are_told_until_they_are_put_b
 
     async def is_told() -> bool:
         # Where the agent looks between the two steps, it finds no file at first.
-        code, health = await asyncio.to_thread(asked, deployment, "/readyz")
+        code, health = await asyncio.to_thread(asked, deployment.agent, "/readyz")
         found = json.loads(health)["conditions"] if code == 503 else []
         return any(each["name"] == "store_moved" and said in each["what"] for each in found)
 
@@ -206,7 +191,7 @@ async def test_a_run_whose_site_is_not_there_says_nothing_that_the_run_before_it
     assert "monitor" not in said["parts"], "it listens"
     assert [(block["name"], block["progress"]) for block in said["blocks"]] == [("nodes", None)]
     assert {"starting", "link_down"} <= {each["name"] for each in said["conditions"]}
-    _, metrics = await asyncio.to_thread(asked, deployment, "/metrics")
+    _, metrics = await asyncio.to_thread(asked, deployment.agent, "/metrics")
     assert 'muster_agent_stream_reading{region="eu-west",site="dub1",stream="nodes"} 0' in metrics
 
 
@@ -215,7 +200,7 @@ async def test_metrics_count_what_was_read_forwarded_and_said(deployment: Deploy
     await deployment.site.publish(b"not JSON", b'{"sender":""}')
 
     async def metrics() -> dict[str, float]:
-        _, text = await asyncio.to_thread(asked, deployment, "/metrics")
+        _, text = await asyncio.to_thread(asked, deployment.agent, "/metrics")
         return {f"{name}{dict(labels)}": value for (name, labels), value in parsed(text).items()}
 
     def named(name: str, **labels: str) -> str:

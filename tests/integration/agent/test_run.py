@@ -112,7 +112,11 @@ async def test_a_suspended_agent_keeps_its_coverage_where_the_backlog_proves_it(
         before = await deployment.until_observed()
         deployment.agent.signal(signal.SIGSTOP)
         suspended_at = await deployment.site_time()
-        await asyncio.sleep(1.5 * UNHURRIED_BLIND_AFTER / SECOND)
+
+        async def has_passed() -> bool:
+            return await deployment.site_time() > suspended_at + 1.5 * UNHURRIED_BLIND_AFTER
+
+        await until(has_passed, "it was suspended for longer than blind_after")
         deployment.agent.signal(signal.SIGCONT)
         after = await deployment.until_observed(suspended_at + 2 * UNHURRIED_BLIND_AFTER)
 
