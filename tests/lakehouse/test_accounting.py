@@ -74,26 +74,26 @@ class Derived:
         advisories, watermarks = believed_advisories(advisories), believed_watermarks(watermarks)
         pages = watermark_coverage.ledger(advisories)
         doubts = watermark_coverage.doubts(watermarks, advisories, pages, nothing)
-        after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).persist()
+        after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).localCheckpoint()
         found = contests.found_in(after)
         heard = contests.heard(advisories, found)
-        self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).persist()
+        self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).localCheckpoint()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
-        covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).persist()
-        by_day = coverage.coverage_windows(covered, DAY_US, begins, through).persist()
+        covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).localCheckpoint()
+        by_day = coverage.coverage_windows(covered, DAY_US, begins, through).localCheckpoint()
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)
         lives = availability.spans_since(self.intervals, begins, through)
         self.spans = planned.cut_spans(lives)
         self.maintenance_days = planned.sender_days(lives)
         self.coverage_daily = coverage.site_coverage_daily(by_day)
-        self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).persist()
+        self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).localCheckpoint()
         self.hours = availability.site_availability_hourly(
             self.spans, self.exceptions, (by_day, by_hour), through, interval
-        ).persist()
+        ).localCheckpoint()
         self.days = availability.site_availability_daily(
             self.spans, self.exceptions, by_day, through, interval
-        ).persist()
+        ).localCheckpoint()
         self.fleet = availability.over_sites(self.days)
 
     def sender_days(self) -> DataFrame:
