@@ -7,7 +7,11 @@ from typing import NamedTuple
 
 DOCS = Path(__file__).parents[3] / "docs"
 EXACTNESS = DOCS / "explanation" / "exactness.md"
-ANALYSTS = (DOCS / "howto" / "analyst" / "first-questions.md", DOCS / "howto" / "analyst" / "recipes.md", EXACTNESS)
+RECIPES = DOCS / "howto" / "analyst" / "recipes.md"
+ANALYSTS = (
+    *(DOCS / "howto" / "analyst" / f"{name}.md" for name in ("first-questions", "recipes", "other-tools", "import")),
+    EXACTNESS,
+)
 """What analysts read, in this order."""
 
 Documents = Path | tuple[Path, ...]

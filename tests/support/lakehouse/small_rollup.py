@@ -161,10 +161,12 @@ def watermark_rows(coverage: Sequence[Coverage], stale_after: int) -> Iterator[R
 def advisory_rows(
     intervals: Sequence[Interval], coverage: Sequence[Coverage], known_through: int, stale_after: int
 ) -> Iterator[Row]:
+    back_at = {(each.site, each.block, each.sender_id, each.ended_at) for each in intervals if each.state == "down"}
     for ordinal, each in enumerate(intervals, start=1):
         if is_imported(each.block):
             continue
-        kind = "stale" if each.state == "down" else "new"
+        is_back = (each.site, each.block, each.sender_id, each.started_at) in back_at
+        kind = "stale" if each.state == "down" else "recovered" if is_back else "new"
         yield {
             "region": REGION_OF[each.site],
             "site": each.site,
