@@ -142,8 +142,8 @@ async def test_a_living_node_whose_messages_others_replace_as_they_come_is_not_a
         try:
             since = await deployment.site_time()
 
-            # What the limit takes at the front is a gap, what it takes from the middle a hole; either may be over before
-            # anybody asks for the status.
+            # What the limit takes at the front is a gap, what it takes from the middle a hole; either may be over
+            # before anybody asks for the status.
             await until(lambda: "before they were read" in agent.log, "the log says why nothing is known")
 
             async def has_passed() -> bool:
