@@ -19,6 +19,7 @@ from shared.terminal import colours, echo, json_text, width
 LAZY_COMMANDS = {
     **dict.fromkeys(("advisories", "explain", "outbox", "senders"), "edge_agent.inspection.commands"),
     "doctor": "edge_agent.doctor.command",
+    "migrate-config": "edge_agent.migration.command",
     "simulate": "edge_agent.simulator.commands",
 }
 
@@ -31,7 +32,7 @@ class _Commands(CommandGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in LAZY_COMMANDS:
-            command: click.Command = getattr(import_module(LAZY_COMMANDS[cmd_name]), cmd_name)
+            command: click.Command = getattr(import_module(LAZY_COMMANDS[cmd_name]), cmd_name.replace("-", "_"))
             return command
         return super().get_command(ctx, cmd_name)
 

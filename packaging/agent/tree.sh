@@ -23,8 +23,8 @@ for version; do
         --no-build-isolation -r packaging/requirements-agent.txt
     uv_install "$place/$version" --python-version "$version" --no-deps "$place"/muster-*.whl
     cd "$place/$version"
-    # PyNaCl needs of cffi its compiled module only.
-    rm -rf .lock bin cffi pycparser* aggregator shared/embedded nacl/py.typed
+    # PyNaCl needs of cffi its compiled module only; a configuration of the peer's is read once, so without libyaml.
+    rm -rf .lock bin cffi pycparser* aggregator shared/embedded nacl/py.typed _yaml yaml/_yaml*
     find . \( -name '*.py[ixcd]' -o -name '*.pxd' -o -name py.typed -o -name __pycache__ \) -prune -exec rm -rf {} +
     find . -path '*.dist-info/*' -type f -not -name METADATA -not -path '*/licenses/*' -delete
     sed -i '/^Requires-Dist:.*extra ==/d; /^Provides-Extra:/d' muster-*.dist-info/METADATA

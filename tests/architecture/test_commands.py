@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())[
 HEAVY = ("duckdb", "numpy", "pandas", "py4j", "pyarrow", "pyiceberg", "pyspark", "rich", "sqlalchemy")
 PRINT_NO_TABLE = {
     "muster-agent check-config",
+    "muster-agent migrate-config",
     "muster-agent completion",
     "muster-agent outbox drop",
     "muster-agent run",
