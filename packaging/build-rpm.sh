@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Builds the RPMs into DIRECTORY (default: dist). The same commit gives the same bytes; nothing is signed.
+# TREE=DIRECTORY takes the agent's files from there, and lays them out there first where it does not exist.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,7 +11,8 @@ version=${VERSION:-$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)}
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
-packaging/agent/tree.sh "$place/tree" 3.12 3.14
+tree=${TREE:-$place/tree}
+[[ -d $tree ]] || packaging/agent/tree.sh "$tree" 3.12 3.14
 rpmbuild --quiet -bb --define "_topdir $place" --define "_rpmdir $out" --define "_rpmfilename %%{name}-%%{version}-%%{release}.%%{arch}.rpm" \
-    --define "muster_version $version" --define "muster_tree $place/tree" rpm/muster-agent.spec
+    --define "muster_version $version" --define "muster_tree $tree" rpm/muster-agent.spec
 ls -1 "$out"/muster-agent-"$version"-*.rpm

@@ -9,11 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import Machine, machine, needs_machines
-
-ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / ".venv" / "bin"
-VERSION, NEXT = "0.1.0", "0.1.1"
+from tests.support.machine import needs_machines
+from tests.support.package_host import (
+    ALL_ARE_NEW,
+    NEXT,
+    PYTHONS,
+    ROOT,
+    SETTINGS,
+    Host,
+    built,
+    needs_python,
+    running_host,
+    said_by,
+    started,
+)
 
 needs_rpm = pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("rpmbuild", "rpmlint", "strip")),
@@ -25,52 +34,24 @@ needs_dnf = pytest.mark.skipif(
 )
 pytestmark = [needs_rpm]
 
-SETTINGS = """
-site = "dub1"
-region = "eu-west"
-upstream = { servers = ["nats://127.0.0.1:4222"] }
-watermark = { interval = "1s" }
 
-[[stream]]
-name = "nodes"
-source = { servers = ["nats://127.0.0.1:4222"], stream = "REGISTRATION", settle = "1s" }
-sender = { json_path = "sender" }
-policy = { sample_interval = "1m", stale_after = "10s", retire_after = "5m", blind_after = "3s" }
-"""
-NATS_UNIT = """
-[Service]
-ExecStart=/usr/local/bin/nats-server -c /etc/nats.conf
-
-[Install]
-WantedBy=multi-user.target
-"""
-NATS_SETTINGS = (
-    'listen: "127.0.0.1:4222"\njetstream { store_dir: "/var/lib/nats", domain: hub, sync_interval: always }\n'
-)
-
-
-def built(script: str, directory: Path, **environment: str) -> Path:
-    """Build one package into ``directory``; give its file."""
-    ended = subprocess.run(
-        [ROOT / "packaging" / script, directory],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    return Path(ended.stdout.split()[-1])
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Name where the files of the agent's package are laid out, once for all that is built."""
+    return str(tmp_path_factory.mktemp("files") / "tree")
 
 
 @pytest.fixture(scope="module")
-def rpm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rpm(tmp_path_factory: pytest.TempPathFactory, tree: str) -> Path:
     """Give the RPM of the agent."""
-    return built("build-rpm.sh", tmp_path_factory.mktemp("rpm"))
+    return built("build-rpm.sh", tmp_path_factory.mktemp("rpm"), TREE=tree)
 
 
-def said_by(*command: str | Path) -> str:
-    """Run a command that must succeed; give its output."""
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Give a host that is on and has no agent."""
+    with running_host(tmp_path, PYTHONS[0]) as host:
+        yield host
 
 
 def test_the_same_commit_gives_the_same_bytes(rpm: Path, tmp_path: Path) -> None:
@@ -166,128 +147,11 @@ def test_el7_is_refused(rpm: Path, tmp_path: Path) -> None:
     assert "python(abi)" in said
 
 
-PYTHONS = [
-    path
-    for version in ("3.12", "3.14")
-    for path in (
-        Path(f"/usr/bin/python{version}"),
-        *Path.home().glob(f".pyenv/versions/{version}*/bin/python{version}"),
-    )
-    if path.exists()
-]
-needs_python = pytest.mark.skipif(not PYTHONS, reason="needs a Python 3.12 or 3.14 to put on the machine")
-
-NODES = """
-import asyncio, itertools, sys
-from nats import connect
-
-async def main():
-    client = await connect("nats://127.0.0.1:4222")
-    for number in itertools.count():
-        for node in range(20):
-            await client.publish(f"registration.n{node}", b'{"sender": "n%d"}' % node)
-        await asyncio.sleep(0.5)
-
-asyncio.run(main())
-"""
-ADVISORIES = """
-import asyncio, json
-from nats import connect
-
-async def main():
-    client = await connect("nats://127.0.0.1:4222")
-    stream = client.jetstream(domain="hub")
-    count = (await stream.stream_info("FLEET")).state.messages
-    advisories = []
-    for sequence in range(1, count + 1):
-        message = await stream.get_msg("FLEET", seq=sequence)
-        if ".advisory." in message.subject:
-            body = json.loads(message.data)
-            advisories.append([body["value"], body["kind"], body["ordinal"]])
-    print(json.dumps(sorted(advisories)))
-
-asyncio.run(main())
-"""
-
-
-class Host:
-    """A machine with a nats-server that plays site, region and hub, and twenty nodes that register twice a second."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self._nodes: subprocess.Popen[bytes] | None = None
-
-    def begin(self) -> None:
-        """Switch it on, lay out the streams, let the nodes register."""
-        self.machine.switch_on()
-        self.machine.wait_for("echo > /dev/tcp/127.0.0.1/4222")
-        topology = ROOT / "docs" / "by-hand" / "topology.toml"
-        said_by(*self.machine.beside(BIN / "muster-aggregator", "apply", "--config", topology))
-        self.let_nodes_register()
-
-    def let_nodes_register(self) -> None:
-        """Let twenty nodes register until the machine goes."""
-        self._nodes = subprocess.Popen(self.machine.beside(BIN / "python", "-c", NODES))
-
-    def end(self) -> None:
-        """End the nodes."""
-        if self._nodes is not None:
-            self._nodes.kill()
-            self._nodes.wait()
-
-    def install(self, *options: str, rpm: Path) -> None:
-        """Let rpm install it; the host's database knows neither Python nor systemd, which dnf's test looks at."""
-        shutil.copy(rpm, self.machine.root / "opt")
-        self.machine.run(f"rpm --nodeps {' '.join(options)} /opt/{rpm.name}")
-
-    def advisories(self) -> list[tuple[str, str, int]]:
-        """Read what the region holds: sender, kind, ordinal."""
-        text = said_by(*self.machine.beside(BIN / "python", "-c", ADVISORIES))
-        return [(value, kind, ordinal) for value, kind, ordinal in json.loads(text)]
-
-
-ALL_ARE_NEW = sorted(f"n{number}" for number in range(20))
-
-
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """Give a host that is on and has no agent."""
-    python = PYTHONS[0]
-    with machine(tmp_path, {python.parents[1]: "/opt/python"} if python.parent != Path("/usr/bin") else {}) as place:
-        if python.parent != Path("/usr/bin"):
-            (place.root / "usr/bin" / python.name).symlink_to(f"/opt/python/bin/{python.name}")
-            (place.root / "etc/ld.so.conf.d/python.conf").write_text("/opt/python/lib\n")
-        shutil.copy(BIN / "nats-server", place.root / "usr/local/bin/nats-server")
-        (place.root / "etc/nats.conf").write_text(NATS_SETTINGS)
-        unit = place.root / "etc/systemd/system/nats.service"
-        unit.write_text(NATS_UNIT)
-        wants = place.root / "etc/systemd/system/multi-user.target.wants"
-        wants.mkdir(exist_ok=True)
-        (wants / "nats.service").symlink_to("/etc/systemd/system/nats.service")
-        host = Host(place)
-        host.begin()
-        place.run("ldconfig")
-        try:
-            yield host
-        finally:
-            host.end()
-
-
-def started(host: Host, rpm: Path) -> Machine:
-    """Install the agent, write its settings, start it, and wait until the region knows all nodes."""
-    host.install("--install", rpm=rpm)
-    (host.machine.root / "etc/muster-agent/agent.toml").write_text(SETTINGS)
-    host.machine.run("systemctl enable --now muster-agent")
-    host.machine.wait_for("muster-agent status --check")
-    assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW
-    return host.machine
-
-
 @needs_machines
 @needs_python
 def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboot(host: Host, rpm: Path) -> None:
     place = host.machine
-    host.install("--install", rpm=rpm)
+    host.install(rpm)
     assert "disabled" in place.run("systemctl is-enabled muster-agent", code=1)
     assert "root muster-agent 640" in place.run("stat --format '%U %G %a' /etc/muster-agent/agent.toml")
     said = place.run("muster-agent check-config", code=1)
@@ -318,11 +182,13 @@ def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboo
 
 @needs_machines
 @needs_python
-def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(host: Host, rpm: Path, tmp_path: Path) -> None:
+def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(
+    host: Host, rpm: Path, tree: str, tmp_path: Path
+) -> None:
     place = started(host, rpm)
     before = place.run("systemctl show --property MainPID --value muster-agent")
-    newer = built("build-rpm.sh", tmp_path / "newer", VERSION=NEXT)
-    host.install("--upgrade", rpm=newer)
+    newer = built("build-rpm.sh", tmp_path / "newer", VERSION=NEXT, TREE=tree)
+    host.install(newer)
     place.wait_for("muster-agent status --check")
     assert place.run("systemctl show --property MainPID --value muster-agent") != before
     assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
@@ -344,7 +210,7 @@ def test_erasing_leaves_settings_and_state_and_a_new_installation_goes_on(host: 
     assert (place.root / "etc/muster-agent/agent.toml.rpmsave").read_text() == SETTINGS
     assert (place.root / "var/lib/muster-agent/agent.db").exists()
 
-    host.install("--install", rpm=rpm)
+    host.install(rpm)
     place.run("mv /etc/muster-agent/agent.toml.rpmsave /etc/muster-agent/agent.toml")
     place.run("systemctl enable --now muster-agent")
     place.wait_for("muster-agent status --check")
