@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decisions import BlindCause, Decision, RecordedInput
+from edge_agent.core.decisions import BlindCause, Decision, RecordedInput, Restriction
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
@@ -38,8 +38,8 @@ class BlockDraft(Protocol):
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it."""
 
-    def would_restore(self, facts: StreamFacts) -> bool:
-        """Tell whether the stream takes again what it did not take when it was last looked at."""
+    def lifts(self, facts: StreamFacts, *, refuses: bool) -> set[Restriction]:
+        """Tell what is noted to restrict the stream, and does so no more."""
 
     def find_thinned(self, *, thinned: bool) -> bool:
         """Note that messages are gone from among those that are being read, or are no more."""

@@ -142,6 +142,14 @@ class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
     sequence: int
 
 
+class Restriction(StrEnum):
+    """Why some of what is sent to a stream may not be in it, while other messages are."""
+
+    REFUSES = "refuses"
+    BY_SUBJECT = "by subject"
+    TAKES_LESS = "takes less"
+
+
 class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     """At ``at`` the stream was seen to refuse what is sent to it, to take less than before, or neither any more.
 
@@ -177,6 +185,15 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     def unheard_from_here(self, blind_total: int) -> "StreamSeen":
         """Say that whoever is stale at ``at`` may come back unheard; ``blind_total``: of all blind spans so far."""
         return msgspec.structs.replace(self, unheard_since=self.at, unheard_observed=self.at - blind_total)
+
+    def lifted_in(self, later: "StreamSeen") -> set[Restriction]:
+        """Tell which restrictions are over in ``later``."""
+        is_lifted = {
+            Restriction.REFUSES: self.refuses and not later.refuses,
+            Restriction.BY_SUBJECT: self.by_subject and not later.by_subject,
+            Restriction.TAKES_LESS: later.narrowed_at < self.narrowed_at,
+        }
+        return {each for each, lifted in is_lifted.items() if lifted}
 
     def says_as(self, other: "StreamSeen") -> bool:
         """Tell whether another look has found the same."""

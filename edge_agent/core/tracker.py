@@ -24,8 +24,7 @@ The rules, in this order:
    messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is a blind
    span.
 
-A draft applies these to copies; ``adopt`` changes the table when the draft's commit has
-begun (``edge_agent.ingest.commits``). A draft that is given up leaves nothing to undo.
+A draft applies these to copies, which ``adopt`` takes over when their commit has begun (``edge_agent.ingest.commits``).
 """
 
 from itertools import islice
@@ -44,6 +43,7 @@ from edge_agent.core.decisions import (
     Ledger,
     ObservationBegun,
     PolicyChanged,
+    Restriction,
     SenderAskedFor,
     SenderRetired,
     StreamSeen,
@@ -192,11 +192,10 @@ class Draft:
         self._takes, self._took = facts.takes, took
         return True
 
-    def would_restore(self, facts: StreamFacts) -> bool:
-        """Tell whether the stream takes again what it did not: it does as of the facts' instant, not before."""
-        seen = self._seen
-        takes_all_subjects = seen.by_subject and not facts.refuses_by_subject
-        return takes_all_subjects or self._compared(seen, facts)[0].narrowed_at < seen.narrowed_at
+    def lifts(self, facts: StreamFacts, *, refuses: bool) -> set[Restriction]:
+        """Tell what restricts the stream no more: it does not as of the facts' instant, perhaps later than ours."""
+        now = msgspec.structs.replace(self._seen, refuses=refuses, by_subject=facts.refuses_by_subject)
+        return self._seen.lifted_in(self._compared(now, facts)[0])
 
     def _compared(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
         """Compare what the stream takes with what it took: give what is seen, and what it took that is missed."""
@@ -386,7 +385,7 @@ class Draft:
                 self._ledger.count("blind", cause)
         if at > self._next_deadline and not self._settle(at):
             return False
-        self.observed_through = max(self.observed_through, at)
+        self._reach(at)
         self._quiet_until = min(self._next_deadline, self.observed_through + self._policy.blind_after)
         return True
 
@@ -468,12 +467,15 @@ class Draft:
             return True
         if not self._settle(at + 1):
             return False
-        is_closed = self._pending_blind is not None and self._since == self.observed_through
-        self.observed_through = max(self.observed_through, at + 1)
-        if is_closed:
-            # Coverage has ended, and begins again at the next proof.
-            self._since = self.observed_through
+        self._reach(at + 1)
         return True
+
+    def _reach(self, at: int) -> None:
+        # Where coverage has ended it begins again at the next proof, and at nothing that is settled before.
+        is_closed = self._pending_blind is not None and self._since == self.observed_through
+        self.observed_through = max(self.observed_through, at)
+        if is_closed:
+            self._since = self.observed_through
 
     def _close_coverage(self, at: int) -> None:
         self.decisions.append(CloseCoverage(self._since, at, self._ledger.ordinal, self.position))

@@ -4,7 +4,7 @@ Nobody is watched here, so time has no deadlines and coverage means no more than
 """
 
 from edge_agent.core.block_state import BlockState, sum_counters
-from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput
+from edge_agent.core.decisions import BlindCause, Counters, Decision, EpochBegun, RecordedInput, Restriction
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.senders import NO_CHANGES, SenderChanges
@@ -43,9 +43,9 @@ class PositionDraft:
         """Note nothing: what the stream does not take is nobody's silence here."""
         return True
 
-    def would_restore(self, _facts: StreamFacts) -> bool:
-        """Tell that it does not: what it takes is not noted."""
-        return False
+    def lifts(self, _facts: StreamFacts, *, refuses: bool) -> set[Restriction]:  # noqa: ARG002 - as above
+        """Give nothing: what restricts it is not noted."""
+        return set()
 
     def find_thinned(self, *, thinned: bool) -> bool:  # noqa: ARG002 - nobody is watched here
         """Note nothing: what was let go is nobody's silence here."""

@@ -14,7 +14,7 @@ import msgspec
 
 from edge_agent.core.block_mode import D, Decider
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.decisions import BlindCause
+from edge_agent.core.decisions import BlindCause, Restriction
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import OutboxRow, WatermarkContext
@@ -78,8 +78,8 @@ class Ingest(Generic[D]):
         self._report = report
         self._server_at = 0
         self._thinning = Thinning()
-        self._restored: StreamFacts | None = None
-        """The first look at which the stream took again what it did not, until everything stored before is read."""
+        self._lifted: dict[Restriction, StreamFacts] = {}
+        """The first look at which a restriction was seen no more, until everything stored before it is read."""
         self.read_at = 0.0
         self._checked: Checked | None = None
         self._checked_at = 0.0
@@ -216,23 +216,28 @@ class Ingest(Generic[D]):
         self._server_at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
 
     async def _look_at(self, facts: StreamFacts, publish_error: str | None) -> None:
-        """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was."""
-        refuses = self.decider.state.seen.refuses if publish_error is None else bool(publish_error)
+        """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was.
+
+        What restricts a stream holds from when it is seen. That it restricts it no more holds as of the first look that
+        shows so: what is still to be read was stored before.
+        """
+        seen, lifted = self.decider.state.seen, self._lifted
+        refuses = seen.refuses if publish_error is None else bool(publish_error)
         at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
-        facts = facts if at == facts.server_at else msgspec.structs.replace(facts, server_at=at)
-        state, restored = self.decider.state, self._restored
-        if self.decider.draft().would_restore(facts):
-            self._restored = restored = restored or facts
-            if state.observed_through < restored.server_at:
-                # What is still to be read was stored while it took less.
-                takes, by_subject = state.takes, state.seen.by_subject
-                facts = msgspec.structs.replace(facts, takes=takes, refuses_by_subject=by_subject)
-            else:
-                self._restored = None
-        elif restored is not None:
+        facts = msgspec.structs.replace(facts, server_at=at)
+        now_lifted = self.decider.draft().lifts(facts, refuses=refuses)
+        took_all = lifted.get(Restriction.TAKES_LESS)
+        if took_all is not None and Restriction.TAKES_LESS not in now_lifted:
             # It took everything for a while, and takes less again: whoever was heard meanwhile may be missed, too.
-            self._restored = None
-            await self._apply(lambda draft: draft.look_at(restored, refuses=refuses))
+            took_all = msgspec.structs.replace(took_all, refuses_by_subject=seen.by_subject)
+            await self._apply(lambda draft: draft.look_at(took_all, refuses=seen.refuses))
+        state = self.decider.state
+        self._lifted = {each: lifted.get(each, facts) for each in now_lifted}
+        unread = {each for each, look in self._lifted.items() if state.observed_through < look.server_at}
+        takes = state.takes if Restriction.TAKES_LESS in unread else facts.takes
+        by_subject = facts.refuses_by_subject or Restriction.BY_SUBJECT in unread
+        refuses = refuses or Restriction.REFUSES in unread
+        facts = msgspec.structs.replace(facts, takes=takes, refuses_by_subject=by_subject)
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
     async def _check(self) -> Checked:
@@ -335,11 +340,12 @@ class Ingest(Generic[D]):
             if checked.examined_sequence:
                 await self._apply(lambda draft: draft.examine(checked.examined_sequence))
             return
-        # Several answers went into it: a clock that is set between them shows in the proof first.
-        await self._judge_clock(max(facts.server_at, checked.caught_up_through))
+        await self._judge_clock(facts.server_at)
         if self.decider.draft().steps_back(facts.server_at):
             await self._step_back(facts)
-        await self._apply(lambda draft: draft.prove(checked.caught_up_through, checked.examined_sequence))
+        # The consumer was asked after the stream, of which nothing later is known, nor of a clock that was set since.
+        through = min(checked.caught_up_through, facts.server_at)
+        await self._apply(lambda draft: draft.prove(through, checked.examined_sequence))
 
     async def _judge_clock(self, site_at: int) -> None:
         """Follow the stream's clock, or not any more, as the others have it."""

@@ -419,9 +419,7 @@ class JetStreamSource:
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
-        # Of what the stream takes later than the facts, nothing is known: the consumer may have answered long after.
-        proven = min(heard_through - self._settle, facts.server_at)
-        return Checked(facts, proven, facts.last_sequence, consumer=state)
+        return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
 
     async def look(self) -> Checked:
         """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""

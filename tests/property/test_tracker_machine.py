@@ -164,10 +164,13 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @rule(ahead=st.sampled_from([0, 0, 400 * DAY, 30 * DAY]), amid_check=st.booleans())
     def server_clock_is_set(self, ahead: int, *, amid_check: bool = False) -> None:
+        def set_clock() -> None:
+            self.stream.ahead = ahead
+
         if amid_check:
-            self.stream.next_ahead = ahead
+            self.stream.amid_check = set_clock
         else:
-            self.stream.ahead, self.stream.next_ahead = ahead, None
+            set_clock()
 
     # What must hold
 
@@ -291,6 +294,16 @@ def test_operators_word_on_a_narrowed_stream_lets_nothing_else_fall_due(machine:
     assert machine.agent.tracker.sender_counts() == {"heard": 0, "stale": 1}
 
 
+def test_operators_word_behind_a_change_of_the_past_is_followed_to_the_instant(machine: TrackerMachine) -> None:
+    """Found by the machine: coverage, which has ended, begins at the same instant for the other of a pair."""
+    machine.begin(POLICIES[0], 1)
+    machine.senders_register_while_the_agent_reads([("a", 0, 0, 0)] * 4, 1)
+    machine.stream.clock += SECOND
+    machine.stream.restore(0)
+    machine.agent_reads(1)
+    machine.operator_retires("a")
+
+
 @pytest.mark.parametrize("change", ["restored twice", "restored after a step back", "put back"])
 def test_a_second_change_of_the_past_brings_nobody_back_who_retired(machine: TrackerMachine, change: str) -> None:
     machine.begin(POLICIES[0], 1000)
@@ -333,13 +346,36 @@ def test_a_clock_that_is_set_between_the_two_questions_of_a_check_is_not_followe
     machine.agent_sees_a_silence(4)
     machine.server_clock_is_set(400 * DAY, amid_check=True)
     machine.do(machine.agent.check())
-    assert machine.agent.tracker.state.clock_ahead
     machine.server_clock_is_set(0)
     machine.agent_sees_a_silence(24)
     assert machine.agent.tracker.sender_counts() == {"heard": 0, "stale": 1}
 
 
-def test_nobody_is_accused_by_a_backlog_of_whom_the_stream_took_nothing_meanwhile(machine: TrackerMachine) -> None:
+def test_nobody_is_accused_of_silence_that_began_between_the_two_questions_of_a_check(machine: TrackerMachine) -> None:
+    machine.begin(POLICIES[0], 1000)
+    machine.senders_register([("a", 0, 0, 0)])
+    machine.agent_sees_a_silence(16)
+
+    def deafen() -> None:
+        machine.stream_takes_less_or_more("", False, ("others.>",))
+        machine.senders_register([("a", 1, 0, 0)])
+        machine.nobody_looks_for_a_while(5)
+
+    machine.stream.amid_check = deafen
+    machine.agent_sees_a_silence(2)
+    assert machine.stream.refused == [("a", STARTED_AT + 19 * SECOND)]
+    assert machine.stream.shown_clock == STARTED_AT + 24 * SECOND
+    assert machine.agent.tracker.sender_counts() == {"heard": 1, "stale": 0}
+
+
+@pytest.mark.parametrize(
+    ("publish_error", "by_subject", "takes"),
+    [("", False, ("nodes.c.>",)), ("is full", False, ("nodes.>",)), ("", True, ("nodes.>",))],
+    ids=["takes less", "refuses", "refuses by subject"],
+)
+def test_nobody_is_accused_by_a_backlog_of_whom_the_stream_took_nothing_meanwhile(
+    machine: TrackerMachine, publish_error: str, *, by_subject: bool, takes: tuple[str, ...]
+) -> None:
     machine.begin(POLICIES[0], 1000)
     machine.senders_register([("a", 0, 0, 0), ("c", 0, 0, 0)])
     machine.agent_reads(100)
@@ -347,6 +383,7 @@ def test_nobody_is_accused_by_a_backlog_of_whom_the_stream_took_nothing_meanwhil
     # While the agent is behind by that, the stream takes nothing of a for a while, and then everything again.
     machine.stream_takes_less_or_more("", False, ("nodes.c.>",))
     machine.senders_register([("a", 2, 0, 0), ("c", 2, 0, 0)] * 5)
+    machine.stream_takes_less_or_more(publish_error, by_subject, takes)
     machine.do(machine.agent.check())
     machine.stream_takes_less_or_more("", False, ("nodes.>",))
     machine.do(machine.agent.check())

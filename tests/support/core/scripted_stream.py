@@ -1,6 +1,6 @@
 """A site's stream in memory, with everything that can happen to one: what a Source shows, without a server."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -22,8 +22,8 @@ class ScriptedStream:
     def __init__(self, clock: int) -> None:
         self.clock = clock
         self.ahead = 0
-        self.next_ahead: int | None = None
-        """What ``ahead`` becomes between the two questions of the next check."""
+        self.amid_check: Callable[[], None] = lambda: None
+        """What happens between the two questions of the next check."""
         self._created_at = clock
         self._first_sequence = 1
         self._messages: list[SourceMessage] = []
@@ -142,8 +142,8 @@ class ScriptedStream:
     async def check(self, _blind_after: int) -> Checked:
         self._fail_if_broken()
         facts = self._facts()
-        if self.next_ahead is not None:
-            self.ahead, self.next_ahead = self.next_ahead, None
+        happens, self.amid_check = self.amid_check, lambda: None
+        happens()
         if self._read_through < facts.last_sequence:
             return Checked(facts, publish_error=self.publish_error)
         through = 0 if self.publish_error else self.shown_clock - SETTLE
