@@ -19,12 +19,14 @@ class StreamTakes(msgspec.Struct, frozen=True):
     """What a stream's configuration lets it take.
 
     ``max_message_size`` in bytes, 0: no limit of the stream's own. ``routing`` stands for what it copies from others,
-    and for how it renames subjects: the same text as long as both are the same.
+    and for how it renames subjects: the same text as long as both are the same. ``permits`` names what else it lets
+    messages ask for, and refuses them where it does not.
     """
 
     subjects: tuple[str, ...] = ()
     max_message_size: int = 0
     routing: str = ""
+    permits: tuple[str, ...] = ()
 
     def lost_in(self, later: "StreamTakes") -> str:
         """Say what a stream that took this takes no more where it takes ``later``; "" where that is nothing.
@@ -38,14 +40,16 @@ class StreamTakes(msgspec.Struct, frozen=True):
             return f"no longer listens on {', '.join(gone)}"
         if later.max_message_size and not 0 < self.max_message_size <= later.max_message_size:
             return f"no longer takes messages of more than {later.max_message_size} bytes"
+        if taken_back := [each for each in self.permits if each not in later.permits]:
+            return f"no longer has {', '.join(taken_back)}, and refuses messages that need it"
         return "" if self.routing == later.routing else "copies or renames messages otherwise than before"
 
     def joined(self, later: "StreamTakes") -> "StreamTakes":
         """Give what either takes; the routing is this one's."""
         sizes = (self.max_message_size, later.max_message_size)
-        return StreamTakes(
-            tuple(dict.fromkeys(self.subjects + later.subjects)), max(sizes) if all(sizes) else 0, self.routing
-        )
+        subjects = tuple(dict.fromkeys(self.subjects + later.subjects))
+        permits = tuple(dict.fromkeys(self.permits + later.permits))
+        return StreamTakes(subjects, max(sizes) if all(sizes) else 0, self.routing, permits)
 
 
 class StreamFacts(msgspec.Struct, frozen=True):

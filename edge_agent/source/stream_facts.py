@@ -35,6 +35,9 @@ class _Config(msgspec.Struct):
     max_msgs_per_subject: int = -1
     allow_msg_ttl: bool = False
     allow_rollup_hdrs: bool = False
+    allow_atomic: bool = False
+    allow_batched: bool = False
+    allow_msg_schedules: bool = False
     subject_transform: msgspec.Raw = msgspec.Raw()
     mirror: msgspec.Raw = msgspec.Raw()
     sources: msgspec.Raw = msgspec.Raw()
@@ -48,7 +51,8 @@ class _Config(msgspec.Struct):
     def takes(self) -> StreamTakes:
         parts = [bytes(part) for part in (self.subject_transform, self.mirror, self.sources)]
         routing = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest() if any(parts) else ""
-        return StreamTakes(self.subjects, max(self.max_msg_size, 0), routing)
+        permits = tuple(name for name in self.__struct_fields__ if name.startswith("allow_") and getattr(self, name))
+        return StreamTakes(self.subjects, max(self.max_msg_size, 0), routing, permits)
 
 
 class CopiedStream(msgspec.Struct):

@@ -194,6 +194,7 @@ class Narrowing(ABC):
     said = ""
     subject = SUBJECT
     size = 0
+    headers: Mapping[str, str] | None = None
     site_config = ""
 
     @abstractmethod
@@ -219,15 +220,30 @@ class OfPayload(Narrowing):
         site.server.reload("max_payload: 100000")
 
 
+class OfPermits(Narrowing):
+    """This sender lets each registration take the place of the one before."""
+
+    said = "the stream no longer has allow_rollup_hdrs, and refuses messages that need it: who is"
+    headers = MappingProxyType({"Nats-Rollup": "sub"})
+    subject = "rack.a"
+
+    async def begins(self, site: Site) -> None:
+        await site.update_stream(subjects=["registration.>", "rack.*"], allow_rollup_hdrs=False)
+
+
 @pytest.mark.provokes("narrowed")
-@pytest.mark.parametrize("narrowing", [OfSubjects(), OfPayload()], ids=["subjects", "max_payload"])
+@pytest.mark.parametrize(
+    "narrowing", [OfSubjects(), OfPayload(), OfPermits()], ids=["subjects", "max_payload", "permits"]
+)
 async def test_whom_a_narrowed_stream_does_not_take_is_unknown_and_who_dies_beside_is_stale(
     tmp_path: Path, narrowing: Narrowing
 ) -> None:
     async with deployed(tmp_path, site_config=narrowing.site_config) as deployment:
-        await deployment.site.update_stream(subjects=["registration.>", "rack.*"])
+        await deployment.site.update_stream(
+            subjects=["registration.>", "rack.*"], allow_rollup_hdrs=narrowing.headers is not None
+        )
         deployment.agent.start()
-        moved = deployment.senders(["moved"], subject=narrowing.subject, size=narrowing.size)
+        moved = deployment.senders(["moved"], subject=narrowing.subject, size=narrowing.size, headers=narrowing.headers)
         async with deployment.senders(["lives"]):
             async with deployment.senders(["dies"]), moved:
                 await until(partial(have_said, deployment, 3), "all are new")

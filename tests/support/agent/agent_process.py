@@ -168,7 +168,12 @@ class Deployment:
 
     @asynccontextmanager
     async def senders(
-        self, names: Iterable[str], interval: float = 0.25, subject: str = SUBJECT, size: int = 0
+        self,
+        names: Iterable[str],
+        interval: float = 0.25,
+        subject: str = SUBJECT,
+        size: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[None]:
         """Let senders register every ``interval`` seconds; what cannot be stored is not stored later.
 
@@ -194,7 +199,7 @@ class Deployment:
                         # Of what is too large, a server ends the connection, and the client then ends for good.
                         client = await connected()
                     for body in bodies:
-                        await client.publish(subject, body)
+                        await client.publish(subject, body, headers=dict(headers) if headers else None)
                 await asyncio.sleep(interval)
 
         registering = asyncio.create_task(register())

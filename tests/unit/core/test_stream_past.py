@@ -97,6 +97,11 @@ def test_incarnation_of_a_stream_never_repeats_whatever_the_servers_clock_does(s
         (StreamTakes((), 200), StreamTakes((), 100), "no longer takes messages of more than 100 bytes"),
         (StreamTakes((), 100), StreamTakes((), 100), ""),
         (StreamTakes((), 100), StreamTakes(), ""),
+        (
+            StreamTakes(permits=("a", "b")),
+            StreamTakes(permits=("b", "c")),
+            "no longer has a, and refuses messages that need it",
+        ),
         (StreamTakes((), 0, "x"), StreamTakes(), "copies or renames messages otherwise than before"),
     ],
 )

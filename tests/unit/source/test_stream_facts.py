@@ -127,6 +127,8 @@ def test_what_a_stream_takes_is_read_from_its_configuration() -> None:
     config = {"subjects": ["a.>"], "max_msg_size": 100}
     facts, transformed = info(config=config).facts, info(config=config | {"subject_transform": {"src": ">"}}).facts
     assert (facts.takes, facts.mean_size) == (StreamTakes(("a.>",), 100), 500)
+    permitting = info(config=config | {"allow_atomic": True, "allow_rollup_hdrs": True, "allow_direct": True}).facts
+    assert permitting.takes.permits == ("allow_rollup_hdrs", "allow_atomic")
     assert facts.takes.lost_in(transformed.takes) == "copies or renames messages otherwise than before"
 
 
