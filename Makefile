@@ -38,7 +38,7 @@ docs: environment ## Write docs/reference out of the code, and build the manual 
 
 lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: to the newest versions too)
 	@$(LOCK) pyproject.toml --extra dev --output-file packaging/requirements-dev.txt
-	@$(LOCK) pyproject.toml --extra lakehouse --constraint packaging/requirements-dev.txt \
+	@$(LOCK) pyproject.toml --extra lakehouse --extra live --constraint packaging/requirements-dev.txt \
 		--output-file packaging/requirements-aggregator.txt
 	@$(LOCK) pyproject.toml --constraint packaging/requirements-dev.txt --output-file packaging/requirements-agent.txt
 	@$(LOCK) --group build --output-file packaging/requirements-build.txt

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
-from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, check_mirror, plan_reading, reached
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices

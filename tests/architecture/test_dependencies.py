@@ -16,8 +16,8 @@ OURS = {"aggregator", "edge_agent", "shared", "tests"}
 EXTRAS = {
     "edge_agent": (),
     "shared": (),
-    "aggregator": ("aggregator", "lakehouse", "demo"),
-    "tests": ("aggregator", "lakehouse", "demo", "dev"),
+    "aggregator": ("aggregator", "lakehouse", "live", "demo"),
+    "tests": ("aggregator", "lakehouse", "live", "demo", "dev"),
 }
 
 

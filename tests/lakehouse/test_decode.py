@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from aggregator.lakehouse.archive.consumer import Messages
+from aggregator.archive.consumer import Messages
+from aggregator.archive.judgement import CHORIA_BLOCK
+from aggregator.archive.judgement import QuarantineReason as Reason
 from aggregator.lakehouse.bronze import advisories, decode, policy_rows
-from aggregator.lakehouse.bronze.quarantine import QuarantineReason as Reason
 from aggregator.lakehouse.bronze.spark_source import SCHEMA, rows_of, rows_of_others
 from aggregator.scenarios.fleet_nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
@@ -228,7 +229,7 @@ def test_how_an_advisory_is_written_does_not_change_its_row() -> None:
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
     rows = decode.advisories(decoded).where("assumed AND site = 'dub1'").orderBy("hub_sequence").collect()
-    assert [row.block for row in rows] == ["nodes", advisories.CHORIA_BLOCK]
+    assert [row.block for row in rows] == ["nodes", CHORIA_BLOCK]
     seconds = AT // 10**6 * 10**6
     for row in rows:
         assert instants(row, "occurred_at", "last_seen_at") == (seconds, seconds - 754 * 10**6)
@@ -247,7 +248,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     became = rows.orderBy("hub_sequence").collect()
     assert [row.kind for row in became] == ["new", "stale", "recovered", "stale", "retired"]
     assert {(row.region, row.site, row.block, row.sender_id, row.assumed) for row in became} == {
-        ("eu-west", "ber1", advisories.CHORIA_BLOCK, "db1.example.net", True)
+        ("eu-west", "ber1", CHORIA_BLOCK, "db1.example.net", True)
     }
     said = [json.loads(body) for body in bodies]
     assert [instants(row, "occurred_at", "last_seen_at") for row in became] == [

@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse import rollup as job
 from aggregator.lakehouse.archive.mirror import in_one_piece
-from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.reading_plan import Refused, Span
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.chunks import read_chunks

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.lakehouse.archive.consumer import Messages
+from aggregator.archive.consumer import Messages
 from aggregator.lakehouse.archive.mirror import GAPS, Witnesses
 from shared.instants import MINUTE, SECOND
 

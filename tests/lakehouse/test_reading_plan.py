@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.lakehouse.archive.reader import StreamState
+from aggregator.archive.reader import StreamState
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Refused, Span, plan_reading
 from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse import rollup
-from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.reading_plan import Refused, Span, plan_reading
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices

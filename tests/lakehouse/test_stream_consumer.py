@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.lakehouse.archive import consumer as stream_consumer
-from aggregator.lakehouse.archive.consumer import LOST, Messages, StreamConsumer
+from aggregator.archive import consumer as stream_consumer
+from aggregator.archive.consumer import LOST, Messages, StreamConsumer
 from shared.nats.connection import api_prefix, connect
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, Hub, Message
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from aggregator.archive import consumer as stream_consumer
+from aggregator.archive import direct_gets
+from aggregator.archive import reader as stream_reader
+from aggregator.archive.consumer import StreamConsumer
+from aggregator.archive.direct_gets import DirectGets
+from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.config import Reading
-from aggregator.lakehouse.archive import consumer as stream_consumer
-from aggregator.lakehouse.archive import direct_gets
-from aggregator.lakehouse.archive import reader as stream_reader
-from aggregator.lakehouse.archive.consumer import StreamConsumer
-from aggregator.lakehouse.archive.direct_gets import DirectGets
 from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
-from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
 from aggregator.lakehouse.bronze.spark_source import rows_of
 from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from aggregator.lakehouse.archive.consumer import Messages
-from aggregator.lakehouse.archive.reader import ReadFailed, StreamReader, StreamState
+from aggregator.archive.consumer import Messages
+from aggregator.archive.reader import ReadFailed, StreamReader, StreamState
 from shared.instants import format_instant
 
 GAPS = 16

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from aggregator.archive.reader import StreamState
 from aggregator.lakehouse.archive.mirror import another_past
-from aggregator.lakehouse.archive.reader import StreamState
 from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant
 

@@ -6,7 +6,7 @@ later than anything that was read. So the time of the message at a position tell
 
 from collections.abc import Collection
 
-from aggregator.lakehouse.archive.reader import StreamReader
+from aggregator.archive.reader import StreamReader
 from aggregator.lakehouse.archive.reading_plan import RESTORED_REMEDY, Refused, Span
 from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant

@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 import uvloop
 
+from aggregator.archive.consumer import Messages, Numbers
+from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader
 from aggregator.config import Reading
-from aggregator.lakehouse.archive.consumer import Messages, Numbers
 from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
-from aggregator.lakehouse.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader
 from shared.nats.connection import ConnectionSettings
 from shared.settings import FilePath
 

@@ -6,7 +6,8 @@ The rules are those of ``shared/policy.py``. Whom a revision is for stands in it
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.bronze.quarantine import QuarantineReason, sure
+from aggregator.archive.judgement import QuarantineReason
+from aggregator.lakehouse.bronze.quarantine import sure
 from aggregator.lakehouse.tables.policy import CANCEL_KIND, MAINTENANCE_KIND, POLICY
 from shared.instants import EARLIEST, LATEST
 from shared.policy import PROTOCOL, ROOT

@@ -3,14 +3,14 @@
 The subject says whose record it is, for permissions protect it; a body or header that says otherwise is quarantined.
 """
 
-from enum import StrEnum
 from functools import reduce
 from operator import and_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.tables.reach import REACH
+from aggregator.archive.judgement import QuarantineReason
+from aggregator.archive.reach import REACH
 from shared.instants import EARLIEST, LATEST
 from shared.subjects import RecordType
 from shared.wire import WATERMARK_PROTOCOL
@@ -39,17 +39,6 @@ WATERMARK_FIELDS = {
     "boot_id": "STRING",
 }
 """What must be there: fields with a default in shared/wire.py may be missing."""
-
-
-class QuarantineReason(StrEnum):
-    """Why a message was not taken."""
-
-    UNKNOWN_SUBJECT = "unknown_subject"
-    NOT_DECODABLE = "not_decodable"
-    CONTRADICTS_SUBJECT = "contradicts_subject"
-    IMPLAUSIBLE_INSTANT = "implausible_instant"
-    NO_ORIGIN = "no_origin"
-    NOT_TEXT = "not_text"
 
 
 def reason(policy_reason: Column) -> Column:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from aggregator.lakehouse.archive.consumer import Messages
+from aggregator.archive.consumer import Messages
 from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze import advisories

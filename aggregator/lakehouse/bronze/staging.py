@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from pandas.util import hash_array
 from pyarrow import parquet
 
+from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.advisories import decode
 from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
-from aggregator.lakehouse.tables.reach import LOOK_BACK
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
 _MOST_DIGITS = 18

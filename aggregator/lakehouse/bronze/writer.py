@@ -18,13 +18,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
+from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.bronze.chunks import Chunk
 from aggregator.lakehouse.bronze.decode import TABLES as DECODED
 from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.tables.position import HubPosition
-from aggregator.lakehouse.tables.reach import LOOK_BACK
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.windows import within

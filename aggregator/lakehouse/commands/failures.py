@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from pyspark.errors import PySparkException
 
-from aggregator.lakehouse.archive.reader import ReadFailed
+from aggregator.archive.reader import ReadFailed
 from aggregator.lakehouse.archive.reading_plan import Refused
 from aggregator.lakehouse.bronze.writer import MiscountError
 from aggregator.lakehouse.derive.accounting import AccountingError

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from aggregator.archive.reader import ReadFailed
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse import rollup
-from aggregator.lakehouse.archive.reader import ReadFailed
 from aggregator.lakehouse.archive.reading_plan import Refused
 from aggregator.lakehouse.commands.failures import explained
 from aggregator.lakehouse.spark.jars import JarsUnavailable

@@ -13,8 +13,8 @@ The tables of records keep what was said.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from aggregator.archive.reach import LOOK_BACK, SKEW
 from aggregator.lakehouse.derive.intervals import SENDER
-from aggregator.lakehouse.tables.reach import LOOK_BACK, SKEW
 from shared.identifiers import AdvisoryKind
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.tables.reach import UNSUPPORTED
+from aggregator.archive.reach import UNSUPPORTED
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
 from shared.identifiers import AdvisoryKind

@@ -13,9 +13,9 @@ from typing import Self, TypeVar
 import msgspec
 import numpy as np
 
+from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
+from aggregator.archive.direct_gets import DirectGets
 from aggregator.config import Reading
-from aggregator.lakehouse.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
-from aggregator.lakehouse.archive.direct_gets import DirectGets
 from shared.instants import parse_instant
 from shared.nats.connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
 from shared.nats.dispatch import DirectClient

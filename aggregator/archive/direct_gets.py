@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from nats.aio.subscription import Subscription
 
-from aggregator.lakehouse.archive.consumer import BATCH_BYTES, BATCH_MESSAGES, LOST, NOTHING_LEFT, SILENCE, Messages
+from aggregator.archive.consumer import BATCH_BYTES, BATCH_MESSAGES, LOST, NOTHING_LEFT, SILENCE, Messages
 from shared.nats.dispatch import DirectClient
 
 MIRRORS = 20

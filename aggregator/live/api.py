@@ -1,0 +1,252 @@
+"""Define what the live service answers: the state of senders, sites, regions and the fleet, and why it is unknown.
+
+Instants end in ``_us``: microseconds since the Unix epoch, UTC, in the sites' own event time unless said otherwise;
+0 stands for none. ``now_us`` is the hub's own time, never that of the machine that serves.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from shared.identifiers import AdvisoryKind
+
+
+class State(StrEnum):
+    """What a sender is, as shown. The order of the members is that of trouble: the worst first."""
+
+    STALE = "stale"
+    UNKNOWN = "unknown"
+    MAINTENANCE = "maintenance"
+    UP = "up"
+    RETIRED = "retired"
+
+
+class UnknownReason(StrEnum):
+    """Why a block's senders are unknown now; where several hold, what stands first is said."""
+
+    HUB_BEHIND = "hub_behind"
+    """This service has not read yet what the hub's archive holds, or cannot reach the hub."""
+    REGION_BEHIND = "region_behind"
+    """The hub's archive does not get what the region's stream holds: its source is late, broken or not there."""
+    CONTESTED = "contested"
+    """Two agents speak for the block and do not know of each other."""
+    PUT_BACK = "put_back"
+    """An older copy of the agent's store was put back: it counts again what it had counted before."""
+    ORDINALS_MISSING = "ordinals_missing"
+    """Advisories that the agent counted have not arrived: its watermarks vouch for nothing until they do."""
+    CLOCK = "clock"
+    """The site's stream claims times that the hub has not reached yet."""
+    AGENT_BEHIND = "agent_behind"
+    """Watermarks arrive, but speak of the past: the agent catches up."""
+    AGENT_SILENT = "agent_silent"
+    """No watermark comes: the agent, its link, or the stream that it reads is down, or that stream does not store."""
+    NEVER_VOUCHED = "never_vouched"
+    """Advisories came, but no watermark that vouches for the block: plain Choria's, or an agent that just began."""
+
+
+class SenderReason(StrEnum):
+    """Why one sender is unknown although its block is known."""
+
+    LOST_STORE = "lost_store"
+    """Its agent lost its store and has not heard of it since."""
+    UNHEARD = "unheard"
+    """Its stream had ceased to take what it publishes."""
+
+
+class Counts(msgspec.Struct):
+    """How many senders are shown in which state. ``retired`` are not part of ``total``."""
+
+    up: int = 0
+    stale: int = 0
+    unknown: int = 0
+    maintenance: int = 0
+    retired: int = 0
+
+    @property
+    def total(self) -> int:
+        """Count those that live, or may."""
+        return self.up + self.stale + self.unknown + self.maintenance
+
+    def add(self, other: "Counts") -> None:
+        """Add another's."""
+        self.up += other.up
+        self.stale += other.stale
+        self.unknown += other.unknown
+        self.maintenance += other.maintenance
+        self.retired += other.retired
+
+
+class Maintenance(msgspec.Struct, frozen=True):
+    """A declared maintenance that holds: of a region, site or block, or of ``senders`` (none: of all)."""
+
+    revision: int
+    scope: str
+    started_at_us: int
+    ended_at_us: int
+    reason: str
+    author: str
+    senders: tuple[str, ...] = ()
+
+
+class BlockView(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream block: how far it is known, and why no further.
+
+    ``known_until_us``: until then its senders' states are vouched for; ``observed_since_us``: without a gap since then.
+    ``heard_at_us`` is the hub's time of its last watermark. ``ordinal`` is the last advisory that a watermark counted.
+    """
+
+    block: str
+    counts: Counts
+    reason: UnknownReason | None
+    observed_since_us: int
+    known_until_us: int
+    heard_at_us: int
+    ordinal: int
+    missing_count: int
+    agent: str
+    boot_id: str
+    version: str
+    maintenance: Maintenance | None = None
+
+
+class SiteView(msgspec.Struct, frozen=True, kw_only=True):
+    """One site. ``state`` is its worst block's; ``changed_at_us`` is the newest change of any of its senders.
+
+    ``since_us``: of an unknown site its ``known_until_us``; of one with stale senders the first instant since which any
+    of them has been stale; else when it last changed.
+    """
+
+    region: str
+    site: str
+    state: State
+    counts: Counts
+    reason: UnknownReason | None
+    since_us: int
+    known_until_us: int
+    changed_at_us: int
+    blocks: tuple[BlockView, ...]
+
+
+class RegionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One region, and how the hub's archive gets what it says.
+
+    ``source_lag`` messages are still to be copied; the source was last heard ``source_silent_us`` ago (-1: never).
+    """
+
+    region: str
+    counts: Counts
+    site_count: int
+    unknown_site_count: int
+    source_lag: int = 0
+    source_silent_us: int = 0
+    source_error: str = ""
+    is_behind: bool = False
+
+
+class FleetView(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole. ``trust`` says in one line how far it can be believed.
+
+    ``sequence`` is the archive's last message that is in it, ``archive_sequence`` the last one there is;
+    ``known_until_us`` is the earliest of the blocks that are known now, 0 where none is.
+    """
+
+    counts: Counts
+    regions: tuple[RegionView, ...]
+    site_count: int
+    unknown_site_count: int
+    sequence: int
+    archive_sequence: int
+    now_us: int
+    known_until_us: int
+    trust: str
+
+
+class SenderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One sender in a list. ``told`` is what its last advisory said, also where it is unknown now."""
+
+    region: str
+    site: str
+    block: str
+    sender: str
+    state: State
+    told: State
+    since_us: int
+    last_seen_us: int
+    known_until_us: int
+    reason: UnknownReason | SenderReason | None = None
+
+
+class AdvisoryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One advisory; ``sequence`` is its place in the archive, ``archived_at_us`` the hub's time of it."""
+
+    sequence: int
+    region: str
+    site: str
+    block: str
+    sender: str
+    kind: AdvisoryKind
+    at_us: int
+    last_seen_us: int
+    archived_at_us: int
+    event_id: str
+    rebuilt: bool = False
+    by_operator: bool = False
+    unheard_until_us: int = 0
+
+
+class SenderStory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one sender: advisories newest first, and what was said of it by operators."""
+
+    sender: SenderRow
+    block: BlockView
+    advisories: tuple[AdvisoryRow, ...]
+    maintenance: tuple[Maintenance, ...]
+    gaps: tuple["Gap", ...]
+    orders: tuple["PolicyOrder", ...]
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A time of which nothing is known of a block's senders; ``ended_at_us`` 0: it goes on."""
+
+    started_at_us: int
+    ended_at_us: int
+    reason: str
+
+
+class PolicyOrder(msgspec.Struct, frozen=True):
+    """What an operator ordered of a sender."""
+
+    revision: int
+    kind: str
+    given_at_us: int
+    author: str
+    text: str
+
+
+class HistoryPoint(msgspec.Struct, frozen=True):
+    """The fleet's counts at one instant of the hub's time."""
+
+    at_us: int
+    counts: Counts
+
+
+class SitePage(msgspec.Struct, frozen=True):
+    """Some sites; ``after`` asks for the next ones, "" where there are none."""
+
+    sites: tuple[SiteView, ...]
+    after: str
+    total: int
+
+
+class SenderPage(msgspec.Struct, frozen=True):
+    """Some senders; ``after`` asks for the next ones, "" where there are none."""
+
+    senders: tuple[SenderRow, ...]
+    after: str
+
+
+class AdvisoryPage(msgspec.Struct, frozen=True):
+    """Some advisories, the newest first; ``before`` asks for older ones, 0 where there are none."""
+
+    advisories: tuple[AdvisoryRow, ...]
+    before: int
