@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from aggregator.lakehouse.derive.contests import QUIET
+from aggregator.archive.contests import QUIET
 from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import DERIVED
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from aggregator.archive.contests import BlockKey, Contest
 from aggregator.lakehouse.derive import contests
-from aggregator.lakehouse.derive.contests import BlockKey, Contest
 from aggregator.lakehouse.derive.intervals import BLOCK
 from aggregator.lakehouse.tables.schemas import CONTINUATIONS, WATERMARKS
 from shared.instants import format_instant

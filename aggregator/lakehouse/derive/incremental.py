@@ -10,9 +10,9 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from aggregator.archive.contests import Contest
 from aggregator.lakehouse.derive import changed_senders, contests, coverage, watermark_coverage
 from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
-from aggregator.lakehouse.derive.contests import Contest
 from aggregator.lakehouse.derive.intervals import BLOCK, SENDER
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.lakehouse.derive.contests import QUIET, Contest, Life, Silence, beginnings, contests, silent_throughout
+from aggregator.archive.contests import QUIET, Contest, Life, Silence, beginnings, contests, silent_throughout
 from shared.instants import HOUR
 
 BLOCK = ("eu-west", "dub1", "nodes")

@@ -1,0 +1,168 @@
+"""Say how far a stream block is known: which of its watermarks vouch, given the ordinals that have arrived. Pure.
+
+Rules, those of the tables (``aggregator/lakehouse/derive/watermark_coverage.py``). A watermark vouches for the time
+since the one before it, or since the end of its blind span, where every advisory that its store has issued so far is
+held: ordinals count them from 1, without holes, in each life (an incarnation of a block). Of a store's first life only
+what follows the first ordinal that is held counts. As long as one is missing, no later watermark of that store vouches;
+one that arrives late makes all of them vouch that waited for it. A count that falls, or an ordinal that two advisories
+have, is of an older copy of a store that was put back: none of that store vouches from there on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+import msgspec
+
+
+class Mark(msgspec.Struct, array_like=True, gc=False):
+    """One watermark, or several that say the same: ``since``, ``through`` (microseconds), ``reached``: an ordinal."""
+
+    since: int
+    through: int
+    reached: int
+
+
+class Life(msgspec.Struct, gc=False):
+    """What is known of one incarnation of a block.
+
+    ``held`` are the runs [first, last] of ordinals that have arrived; ``waiting`` are the marks that do not vouch yet,
+    in time; ``last`` is the last mark of all. ``put_back_from`` (0: none) is when its count fell, or when it counted
+    ``doubled``, an ordinal that two advisories have.
+    """
+
+    incarnation: str
+    held: list[list[int]] = []
+    store: int = 0
+    since: int = 0
+    first_through: int = 0
+    first_archived_at: int = 0
+    last_archived_at: int = 0
+    last: Mark | None = None
+    waiting: list[Mark] = []
+    put_back_from: int = 0
+    doubled: int = 0
+
+    def hold(self, ordinal: int) -> bool:
+        """Note that an ordinal has arrived; tell whether it had not."""
+        runs = self.held
+        if runs and runs[-1][1] + 1 == ordinal:
+            runs[-1][1] = ordinal
+            return True
+        place = bisect_right(runs, ordinal, key=lambda run: run[0])
+        if place and ordinal <= runs[place - 1][1]:
+            return False
+        joins_before = place > 0 and runs[place - 1][1] + 1 == ordinal
+        joins_after = place < len(runs) and runs[place][0] - 1 == ordinal
+        if joins_before and joins_after:
+            runs[place - 1][1] = runs.pop(place)[1]
+        elif joins_before:
+            runs[place - 1][1] = ordinal
+        elif joins_after:
+            runs[place][0] = ordinal
+        else:
+            runs.insert(place, [ordinal, ordinal])
+        return True
+
+    def is_told_twice(self, ordinal: int) -> None:
+        """Note that two advisories have an ordinal: of the marks that count it none vouches."""
+        self.doubled = min(self.doubled or ordinal, ordinal)
+        for mark in self.waiting:
+            self._put_back_where_doubled(mark)
+
+    def _put_back_where_doubled(self, mark: Mark) -> None:
+        if self.doubled and mark.reached >= self.doubled:
+            self.put_back_from = min(self.put_back_from or mark.through, mark.through)
+
+    def missing(self, reached: int, *, is_first: bool) -> int:
+        """Count the ordinals up to ``reached`` that count and are not held; ``is_first``: of its store's first life."""
+        runs = self.held
+        first = (runs[0][0] if runs else 0) if is_first else 1
+        if not first:
+            return reached
+        if first > reached:
+            return 0
+        if is_first and runs[0][1] >= reached:
+            return 0
+        held = sum(min(last, reached) - begin + 1 for begin, last in runs if begin <= reached)
+        return reached - first + 1 - held
+
+    def is_before_all(self, reached: int, *, is_first: bool) -> bool:
+        """Tell whether a mark counts only what was issued before the first ordinal that is held: it cannot vouch."""
+        return is_first and reached > 0 and bool(self.held) and self.held[0][0] > reached
+
+    def add(self, mark: Mark) -> None:
+        """Take the next watermark; one that is not later than the last says nothing new of how far it is known."""
+        last = self.last
+        if last is not None and mark.through <= last.through:
+            if mark.through == last.through and mark.reached > last.reached:
+                self._replace_last(mark)
+            return
+        if last is not None and mark.reached < last.reached and not self.put_back_from:
+            self.put_back_from = mark.through
+        self._put_back_where_doubled(mark)
+        before = last.through if last is not None else 0
+        self.first_through = self.first_through or mark.through
+        self.last = mark
+        joined = self.waiting[-1] if self.waiting else None
+        if joined is not None and joined.reached == mark.reached and mark.since <= joined.through:
+            joined.through = mark.through
+        else:
+            self.waiting.append(Mark(max(mark.since, before), mark.through, mark.reached))
+
+    def _replace_last(self, mark: Mark) -> None:
+        self.last = mark
+        if self.waiting and self.waiting[-1].through == mark.through:
+            self.waiting[-1].reached = mark.reached
+
+
+def settle(lives: list[Life]) -> Iterator[Mark]:
+    """Give the spans that the waiting marks of one store's ``lives`` vouch for now, in time; they wait no longer."""
+    begun = [life for life in lives if life.first_through]
+    if not begun:
+        return
+    first = min(begun, key=lambda life: life.first_through)
+    if len(begun) == 1 and not first.put_back_from:
+        yield from _settled_alone(first)
+        return
+    put_back_from = min((life.put_back_from for life in begun if life.put_back_from), default=0)
+    waiting = sorted(
+        ((mark, life) for life in begun for mark in life.waiting), key=lambda each: (each[0].through, each[0].reached)
+    )
+    kept: dict[str, list[Mark]] = {life.incarnation: [] for life in begun}
+    for mark, life in waiting:
+        if put_back_from and mark.through >= put_back_from:
+            continue
+        is_whole = not life.is_before_all(mark.reached, is_first=life is first)
+        is_whole = is_whole and all(
+            other.missing(reached, is_first=other is first) == 0 for other, reached in _latest(begun, life, mark)
+        )
+        if is_whole:
+            kept = {incarnation: [] for incarnation in kept}
+            yield mark
+        else:
+            kept[life.incarnation].append(mark)
+    for life in begun:
+        life.waiting = kept[life.incarnation]
+
+
+def _settled_alone(life: Life) -> Iterator[Mark]:
+    whole = 0
+    for number, mark in enumerate(life.waiting, start=1):
+        if life.missing(mark.reached, is_first=True) == 0 and not life.is_before_all(mark.reached, is_first=True):
+            whole = number
+            yield mark
+    if whole:
+        del life.waiting[:whole]
+
+
+def _latest(lives: list[Life], own: Life, mark: Mark) -> Iterator[tuple[Life, int]]:
+    """Give, of each life of the store, the count of its last mark that is not later than ``mark``."""
+    for life in lives:
+        if life is own:
+            yield life, mark.reached
+        elif life.first_through <= mark.through and life.last is not None:
+            earlier = [each.reached for each in life.waiting if each.through <= mark.through]
+            if life.last.through <= mark.through:
+                yield life, life.last.reached
+            elif earlier:
+                yield life, earlier[-1]

@@ -1,0 +1,539 @@
+"""Fold the hub's archive into what every sender, block and site is now. Pure: no clock, no I/O.
+
+Rules. The state is a function of the archive's messages up to a position, in the archive's order: how they are cut into
+batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the tables:
+by (at, rank of kind, event id); instants count as ``aggregator/lakehouse/derive/believed_times.py`` says. Where a store
+was lost, whoever it has not told of since is unknown; so is, until ``unheard_until``, whom its stream had ceased to
+take. How far a block is known is ``coverage.py``'s.
+
+What is up *now* depends on what is known now: ``view.py`` looks at the state as of an instant.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from aggregator.archive import contests
+from aggregator.archive.judgement import (
+    AdvisoryBody,
+    AdvisorySubject,
+    PlainAdvisory,
+    QuarantineReason,
+    advisory_subject,
+    judged_advisory,
+    judged_watermark,
+)
+from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
+from aggregator.live.coverage import Life, Mark, settle
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Place, Senders, event_key
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
+from shared.instants import EARLIEST
+from shared.policy import (
+    CancelMaintenance,
+    DeclareMaintenance,
+    ForwardSender,
+    RetireSender,
+    Scope,
+    decode_revision,
+    parse_policy_subject,
+)
+from shared.subjects import RecordType, parse_subject
+from shared.wire import Watermark, WireError
+
+_AT_ONCE = len(AdvisoryKind)
+"""The rank of a ``retired`` at the very sighting that opened its episode."""
+_AHEAD = -1
+"""The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
+_WORDS = {AdvisoryKind.NEW: UP, AdvisoryKind.RECOVERED: UP, AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}
+_DATED_BACK = (STALE, UNHEARD)
+
+
+class Archived(NamedTuple):
+    """A message of the archive; ``archived_at`` is the hub's time in microseconds."""
+
+    sequence: int
+    subject: bytes
+    archived_at: int
+    payload: bytes
+
+
+class Told(NamedTuple):
+    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one told before it."""
+
+    sequence: int
+    sender: int
+    previous: int
+    kind: AdvisoryKind
+    at: int
+    last_seen: int
+    archived_at: int
+    event_id: str
+    incarnation: str
+    rebuilt: bool
+    by_operator: bool
+    unheard_until: int
+    rank: int
+
+
+History = Callable[[int], Told | None]
+"""Gives what was told before, by its archive sequence; None where it is kept no more."""
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """A revision of the policy that says something of senders: who gave it, when, to whom, and what."""
+
+    stream_created_at: int
+    revision: int
+    scope: Scope
+    given_at: int
+    author: str
+    order: DeclareMaintenance | CancelMaintenance | ForwardSender | RetireSender
+
+
+class Gap(NamedTuple):
+    """A time of which nothing was known of a block."""
+
+    block: int
+    started_at: int
+    ended_at: int
+
+
+class Block(msgspec.Struct, gc=False):
+    """What is known of one stream block, but for its senders. Instants in microseconds.
+
+    ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
+    watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
+    began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
+    of ``silent`` incarnations nothing counts that they said since.
+    """
+
+    region: str
+    site: str
+    block: str
+    lives: dict[str, Life] = {}
+    known_since: int = 0
+    known_until: int = 0
+    heard_at: int = 0
+    claimed_through: int = 0
+    ordinal: int = 0
+    lost_at: int = 0
+    changed_at: int = 0
+    agent: str = ""
+    boot_id: str = ""
+    version: str = ""
+    stale_after: int = 0
+    blind_after: int = 0
+    put_back: bool = False
+    contested_from: int = 0
+    contested_until: int = 0
+    silent: dict[str, int] = {}
+
+    @property
+    def block_id(self) -> BlockId:
+        """Name it."""
+        return BlockId(self.region, self.site, self.block)
+
+    def life(self, incarnation: str) -> Life:
+        """Give what is known of one of its incarnations."""
+        found = self.lives.get(incarnation)
+        if found is None:
+            found = self.lives[incarnation] = Life(incarnation)
+        return found
+
+    @property
+    def newest(self) -> Life | None:
+        """Give the life of the last watermark."""
+        told = [life for life in self.lives.values() if life.last is not None]
+        return max(told, key=lambda life: life.last_archived_at, default=None)
+
+    @property
+    def missing_count(self) -> int:
+        """Count the advisories that its last watermark counts and the archive has not got."""
+        life = self.newest
+        if life is None or life.last is None:
+            return 0
+        begun = [each for each in self.lives.values() if each.first_through and each.store == life.store]
+        is_first = life is min(begun, key=lambda each: each.first_through)
+        return life.missing(life.last.reached, is_first=is_first)
+
+
+class Changes:
+    """What a fold has changed, for the store and for whoever watches."""
+
+    def __init__(self) -> None:
+        self.senders: set[int] = set()
+        self.blocks: set[int] = set()
+        self.told: list[Told] = []
+        self.gaps: list[Gap] = []
+        self.revisions: list[Revision] = []
+        self.message_count = 0
+
+
+class Fleet:
+    """The state. ``sequence`` is the archive's last message in it, ``known_through`` the hub's time of that."""
+
+    def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
+        self.choria_region = choria_region
+        self.sequence = self.known_through = 0
+        self.blocks: list[Block] = []
+        self.counts: list[list[int]] = []
+        self.stale: list[set[int]] = []
+        self.members: list[dict[str, int]] = []
+        self.senders = Senders()
+        self.revisions: dict[tuple[int, int], Revision] = {}
+        self.refused: dict[str, int] = {}
+        self._history = history
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self._subjects: dict[bytes, AdvisorySubject | BlockId | Scope | None] = {}
+        self._created: dict[str, int] = {}
+        self._unheard: list[tuple[int, int]] = []
+
+    def fold(self, messages: Iterable[Archived], changes: Changes | None = None) -> Changes:
+        """Take the next messages, and say what they change, beside what ``changes`` says already."""
+        changes = Changes() if changes is None else changes
+        for message in messages:
+            sequence, subject, archived_at, payload = message
+            if sequence <= self.sequence:
+                continue
+            self.sequence = sequence
+            self.known_through = max(self.known_through, archived_at)
+            changes.message_count += 1
+            if self._unheard and self._unheard[0][0] <= self.known_through:
+                self._end_unheard(changes)
+            named = self._named(subject)
+            if type(named) is AdvisorySubject:
+                judged = judged_advisory(payload, named, max(archived_at - REACH, EARLIEST))
+                if type(judged) is QuarantineReason:
+                    self.refused[judged] = self.refused.get(judged, 0) + 1
+                else:
+                    self._advisory(judged, message, changes)  # type: ignore[arg-type]
+            elif type(named) is BlockId:
+                self._watermark_or_reason(named, message, changes)
+            elif type(named) is Scope:
+                self._revision(named, payload, changes)
+        return changes
+
+    def number_of(self, block_id: tuple[str, str, str]) -> int | None:
+        """Give the number of a block; None where nothing was told of it."""
+        return self._numbers.get(block_id)
+
+    def restore_block(self, block: Block) -> int:
+        """Add a block as it was stored, or a new one; give its number."""
+        number = self._numbers[block.region, block.site, block.block] = len(self.blocks)
+        self.blocks.append(block)
+        self.counts.append([0] * (LOST + 1))
+        self.stale.append(set())
+        self.members.append({})
+        return number
+
+    def restored(self) -> None:
+        """Count everybody, after blocks and senders were restored."""
+        senders = self.senders
+        for sender, (block, state, name) in enumerate(zip(senders.block, senders.state, senders.names, strict=True)):
+            self.counts[block][state] += 1
+            self.members[block][name] = sender
+            if state == STALE:
+                self.stale[block].add(sender)
+        self._unheard = [(until, sender) for sender, until in senders.until.items()]
+        heapq.heapify(self._unheard)
+
+    def check_invariants(self) -> None:
+        """Assert that counts and sets say what the columns say."""
+        counts: list[list[int]] = [[0] * (LOST + 1) for _ in self.blocks]
+        for sender in range(len(self.senders)):
+            block, state = self.senders.block[sender], self.senders.state[sender]
+            counts[block][state] += 1
+            assert (sender in self.stale[block]) == (state == STALE)
+            assert self.members[block][self.senders.names[sender]] == sender
+        assert counts == self.counts
+        for each in self.blocks:
+            assert each.known_since <= each.known_until <= self.known_through
+
+    def _named(self, subject: bytes) -> AdvisorySubject | BlockId | Scope | None:
+        try:
+            return self._subjects[subject]
+        except KeyError:
+            pass
+        text = subject.decode(errors="backslashreplace")
+        ours = parse_subject(text)
+        named: AdvisorySubject | BlockId | Scope | None = None
+        if ours is not None and ours.record_type is RecordType.WATERMARK:
+            named = ours.block_id
+        else:
+            named = advisory_subject(subject, self.choria_region) or parse_policy_subject(text)
+        if len(self._subjects) < 200_000:
+            self._subjects[subject] = named
+        return named
+
+    def _block(self, region: str, site: str, block: str) -> int:
+        number = self._numbers.get((region, site, block))
+        return self.restore_block(Block(region, site, block)) if number is None else number
+
+    def _advisory(self, said: AdvisoryBody, message: Archived, changes: Changes) -> None:
+        number = self._block(said.region, said.site, said.block)
+        block, senders = self.blocks[number], self.senders
+        is_again, life = False, None
+        if said.ordinal is not None and said.incarnation is not None:
+            life = block.life(said.incarnation)
+            is_again = not life.hold(said.ordinal)
+            if life.waiting:
+                self._settle(number, life.store, changes)
+            changes.blocks.add(number)
+        members = self.members[number]
+        sender = members.get(said.value)
+        if sender is None:
+            sender = members[said.value] = senders.add(said.value, number)
+            self.counts[number][0] += 1
+        at = min(said.at_us, message.archived_at)
+        is_ahead = said.at_us > message.archived_at + SKEW
+        if senders.head[sender] and senders.event(sender) == event_key(said.event_id):
+            return
+        if is_again and life is not None and not self._was_told(sender, said.event_id, changes):
+            life.is_told_twice(said.ordinal or 0)
+        elif is_again and is_ahead:
+            return
+        last_seen = self._believed_last_seen(said, at)
+        told = Told(
+            message.sequence, sender, senders.head[sender], said.kind, at, last_seen, message.archived_at,
+            said.event_id, said.incarnation or "", said.rebuilt, said.by_operator is True,
+            _unheard_until(said),
+            _AHEAD if is_ahead else _rank(said, last_seen, at),
+        )  # fmt: skip
+        changes.told.append(told)
+        changes.senders.add(sender)
+        senders.head[sender] = message.sequence
+        if told.incarnation not in block.silent or at < block.silent[told.incarnation]:
+            self._apply(told, _word(told))
+            block.changed_at = max(block.changed_at, at)
+            changes.blocks.add(number)
+
+    def _apply(self, told: Told, word: int) -> None:
+        """Let an advisory count: it says what its sender is, unless a later one has said it."""
+        senders, sender, at, rank = self.senders, told.sender, told.at, told.rank
+        event = event_key(told.event_id)
+        told_at = told.last_seen if word in (STALE, RETIRED, UNHEARD) else at
+        is_last = rank == _AHEAD or senders.rank[sender] == _AHEAD or Place(at, rank, event) > senders.place(sender)
+        if senders.word[sender] and not is_last:
+            if told_at > senders.floor[sender]:
+                senders.floor[sender] = told_at
+                senders.since[sender] = max(senders.since[sender], min(told_at, senders.at[sender]))
+            return
+        senders.since[sender] = _since(told, word, (senders.word[sender], senders.floor[sender]))
+        senders.floor[sender] = max(senders.floor[sender], told_at)
+        senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, told.last_seen
+        senders.word[sender] = word
+        senders.set_event(sender, event)
+        if told.unheard_until:
+            senders.until[sender] = told.unheard_until
+            heapq.heappush(self._unheard, (told.unheard_until, sender))
+        elif senders.until:
+            senders.until.pop(sender, None)
+        self._set_state(sender, self._state(sender, self.blocks[senders.block[sender]]))
+
+    def _was_told(self, sender: int, event_id: str, changes: Changes) -> bool:
+        return any(told.event_id == event_id for told in self._story(sender, changes))
+
+    def _story(self, sender: int, changes: Changes) -> Iterator[Told]:
+        """Give all that was told of a sender, the last first."""
+        recent = {told.sequence: told for told in changes.told if told.sender == sender}
+        head = self.senders.head[sender]
+        while head:
+            told = recent.get(head) or self._history(head)
+            if told is None:
+                return
+            yield told
+            head = told.previous
+
+    def _state(self, sender: int, block: Block) -> int:
+        """Say what a sender is by its last word."""
+        word = self.senders.word[sender]
+        if word == UNHEARD:
+            return UNHEARD if self.senders.until.get(sender, 0) > self.known_through else RETIRED
+        if word != RETIRED and block.lost_at > self.senders.at[sender]:
+            return LOST
+        return word
+
+    def _set_state(self, sender: int, state: int) -> None:
+        senders = self.senders
+        before, number = senders.state[sender], senders.block[sender]
+        if state == before:
+            return
+        counts = self.counts[number]
+        counts[before] -= 1
+        counts[state] += 1
+        if before == STALE:
+            self.stale[number].discard(sender)
+        elif state == STALE:
+            self.stale[number].add(sender)
+        senders.state[sender] = state
+
+    def _end_unheard(self, changes: Changes) -> None:
+        while self._unheard and self._unheard[0][0] <= self.known_through:
+            until, sender = heapq.heappop(self._unheard)
+            if self.senders.until.get(sender) == until:
+                del self.senders.until[sender]
+                self._set_state(sender, RETIRED)
+                changes.senders.add(sender)
+                changes.blocks.add(self.senders.block[sender])
+
+    def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
+        earliest = at - LOOK_BACK
+        created = self._created_at(said.incarnation) if said.incarnation is not None else 0
+        if created <= said.at_us:
+            earliest = max(earliest, created)
+        return min(max(said.last_seen_us, earliest), at)
+
+    def _created_at(self, incarnation: str) -> int:
+        created = self._created.get(incarnation)
+        if created is None:
+            try:
+                created = Incarnation.parse(incarnation).created_at
+            except InvalidIdentifier:
+                created = 0
+            if len(self._created) < 100_000:
+                self._created[incarnation] = created
+        return created
+
+    def _watermark_or_reason(self, block_id: BlockId, message: Archived, changes: Changes) -> None:
+        judged = judged_watermark(message.payload, block_id, message.archived_at - REACH)
+        if isinstance(judged, QuarantineReason):
+            self.refused[judged] = self.refused.get(judged, 0) + 1
+        else:
+            self._watermark(judged, message.archived_at, changes)
+
+    def _watermark(self, said: Watermark, archived_at: int, changes: Changes) -> None:
+        number = self._block(said.region, said.site, said.block)
+        block = self.blocks[number]
+        through = min(said.observed_through_us, archived_at)
+        earliest = through - LOOK_BACK
+        created = self._created_at(said.incarnation)
+        if created <= said.observed_through_us:
+            earliest = max(earliest, created)
+        since = min(max(said.observed_since_us, earliest), through)
+        life = block.life(said.incarnation)
+        life.store = said.rebuilt_at_us
+        life.since = min(life.since or since, since)
+        life.first_archived_at = life.first_archived_at or archived_at
+        life.last_archived_at = archived_at
+        life.add(Mark(since, through, said.advisory_ordinal))
+        block.heard_at, block.claimed_through = archived_at, said.observed_through_us
+        block.agent, block.boot_id, block.version = said.agent, said.boot_id, said.version
+        block.stale_after, block.blind_after = said.stale_after, said.blind_after
+        block.ordinal = said.advisory_ordinal
+        if said.rebuilt_at_us > block.lost_at:
+            self._lose_store(number, said.rebuilt_at_us, changes)
+        changes.blocks.add(number)
+        self._settle(number, life.store, changes)
+        if len(block.lives) > 1:
+            self._contest(number, changes)
+
+    def _contest(self, number: int, changes: Changes) -> None:
+        """Find where two agents spoke for a block at once; where another one is believed than before, retell it."""
+        block = self.blocks[number]
+        key = block.region, block.site, block.block
+        lives = [
+            contests.Life(
+                key, life.incarnation, life.since, life.first_through, life.last.through, life.first_archived_at,
+                life.last_archived_at,
+            )
+            for life in block.lives.values()
+            if life.last is not None
+        ]  # fmt: skip
+        found = contests.contests(lives)
+        if not found and not block.silent:
+            return
+        last = max(found, key=lambda each: each.ended_at)
+        block.contested_from, block.contested_until = last.started_at, last.ended_at
+        silent = {each.incarnation: each.since for each in sorted(contests.silences(found), reverse=True)}
+        if silent != block.silent:
+            block.silent = silent
+            self._retell(number, found, changes)
+
+    def _retell(self, number: int, found: list[contests.Contest], changes: Changes) -> None:
+        """Say again what every sender of a block is, out of what counts now of all that was told."""
+        block = self.blocks[number]
+        ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
+        stores = [life.store for life in block.lives.values() if life.store and life.incarnation not in ignored]
+        block.lost_at = max([*stores, *(since for _, since in contests.beginnings(found))], default=0)
+        for sender in self.members[number].values():
+            counting = [
+                told
+                for told in self._story(sender, changes)
+                if told.incarnation not in block.silent or told.at < block.silent[told.incarnation]
+            ]
+            self.senders.forget(sender)
+            self._set_state(sender, 0)
+            for told in reversed(counting):
+                self._apply(told, _word(told))
+            changes.senders.add(sender)
+
+    def _lose_store(self, number: int, lost_at: int, changes: Changes) -> None:
+        block = self.blocks[number]
+        block.lost_at = lost_at
+        for sender in self.members[number].values():
+            if self.senders.word[sender] in (UP, STALE) and self.senders.at[sender] < lost_at:
+                self._set_state(sender, LOST)
+                changes.senders.add(sender)
+
+    def _settle(self, number: int, store: int, changes: Changes) -> None:
+        block = self.blocks[number]
+        lives = list(block.lives.values())
+        if len(lives) > 1:
+            lives = [life for life in lives if life.store == store]
+        for span in settle(lives):
+            if span.since > block.known_until:
+                if block.known_until:
+                    changes.gaps.append(Gap(number, block.known_until, span.since))
+                block.known_since = span.since
+            block.known_until = max(block.known_until, span.through)
+        block.put_back = any(life.put_back_from for life in lives)
+
+    def _revision(self, scope: Scope, payload: bytes, changes: Changes) -> None:
+        try:
+            said = decode_revision(payload)
+        except WireError:
+            self.refused[QuarantineReason.NOT_DECODABLE] = self.refused.get(QuarantineReason.NOT_DECODABLE, 0) + 1
+            return
+        order, key = said.order, (said.stream_created_us, said.revision)
+        if isinstance(order, DeclareMaintenance | CancelMaintenance | ForwardSender | RetireSender):
+            revision = Revision(*key, scope, said.given_at_us, said.author, order)
+            self.revisions[key] = revision
+            changes.revisions.append(revision)
+
+
+def _word(said: Told) -> int:
+    if said.kind is AdvisoryKind.RETIRED and said.unheard_until:
+        return UNHEARD
+    return _WORDS[said.kind]
+
+
+def _unheard_until(said: AdvisoryBody) -> int:
+    """Say until when a sender is unheard, 0: it was heard to the end."""
+    until = said.unheard_until_us
+    return until if isinstance(until, int) and said.kind is AdvisoryKind.RETIRED and said.by_operator is not True else 0
+
+
+def _rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
+    is_of_one_sighting = (
+        said.kind is AdvisoryKind.RETIRED
+        and not isinstance(said, PlainAdvisory)
+        and last_seen == at
+        and said.sequence == said.opening_sequence
+    )
+    return _AT_ONCE if is_of_one_sighting else said.kind.rank
+
+
+def _since(told: Told, word: int, before: tuple[int, int]) -> int:
+    """Say when the state began that an advisory tells of; ``before``: the word before it, and the floor so far."""
+    (at, last_seen), (word_before, floor) = (told.at, told.last_seen), before
+    if word == UP:
+        return at
+    if not word_before:
+        return max(last_seen, at - UNSUPPORTED)
+    if word == STALE:
+        return max(last_seen, floor)
+    if word == RETIRED:
+        return last_seen if told.by_operator else at
+    return at if word_before in _DATED_BACK else max(last_seen, floor)

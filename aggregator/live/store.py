@@ -1,0 +1,255 @@
+"""Keep the folded state in one SQLite file, with the position of the archive that it stands for.
+
+Each batch is one transaction: what a restart reads is the state after a whole number of messages, and never more. A
+file of another archive, or of another version of the fold, is set aside, and the archive is read from its start.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from aggregator.live.api import Counts, HistoryPoint
+from aggregator.live.fold import Block, Changes, Fleet, Revision, Told
+from shared.identifiers import AdvisoryKind
+from shared.instants import DAY
+
+VERSION = 1
+"""Of what the tables hold, and of the rules by which it came to be."""
+
+_SCHEMA = """
+CREATE TABLE position (
+    one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, stream TEXT NOT NULL,
+    created_at INTEGER NOT NULL, choria_region TEXT NOT NULL, sequence INTEGER NOT NULL, known_through INTEGER NOT NULL
+) STRICT;
+CREATE TABLE block (number INTEGER PRIMARY KEY, region TEXT NOT NULL, site TEXT NOT NULL, block TEXT NOT NULL,
+    state BLOB NOT NULL) STRICT;
+CREATE TABLE sender (
+    number INTEGER PRIMARY KEY, block INTEGER NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL,
+    word INTEGER NOT NULL, rank INTEGER NOT NULL, at INTEGER NOT NULL, last_seen INTEGER NOT NULL,
+    since INTEGER NOT NULL, floor INTEGER NOT NULL, event BLOB NOT NULL, head INTEGER NOT NULL, until INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX sender_by_name ON sender (block, name);
+CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state IN (2, 4, 5);
+CREATE TABLE told (
+    sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL, kind INTEGER NOT NULL,
+    at INTEGER NOT NULL, last_seen INTEGER NOT NULL, archived_at INTEGER NOT NULL, event_id TEXT NOT NULL,
+    incarnation TEXT NOT NULL, flags INTEGER NOT NULL, unheard_until INTEGER NOT NULL, rank INTEGER NOT NULL
+) STRICT;
+CREATE TABLE gap (block INTEGER NOT NULL, started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL,
+    PRIMARY KEY (block, started_at, ended_at)) STRICT, WITHOUT ROWID;
+CREATE TABLE revision (stream_created_at INTEGER NOT NULL, revision INTEGER NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (stream_created_at, revision)) STRICT, WITHOUT ROWID;
+CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER NOT NULL, unknown INTEGER NOT NULL,
+    maintenance INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT;
+"""
+_KINDS = tuple(AdvisoryKind)
+_REBUILT, _BY_OPERATOR = 1, 2
+
+
+_COLUMNS = "block, name, state, word, at, last_seen, since, head"
+HISTORY = 7 * DAY
+"""For so long the fleet's counts are kept."""
+
+
+class Wanted(NamedTuple):
+    """Which senders of a block are wanted: in these states, with this in the name, and of these names alone."""
+
+    states: frozenset[int]
+    search: str = ""
+    names: frozenset[str] | None = None
+
+
+class StoredSender(NamedTuple):
+    """A sender as pages show it; instants in microseconds."""
+
+    block: int
+    name: str
+    state: int
+    word: int
+    at: int
+    last_seen: int
+    since: int
+    head: int
+
+
+class Origin(NamedTuple):
+    """Which archive a state is of: its name, its creation (microseconds), and whose plain advisories are taken."""
+
+    stream: str
+    created_at: int
+    choria_region: str = ""
+
+
+class LiveStore:
+    """The file. One writer; whoever only reads opens a connection of its own (``read_only``)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        # A power cut may take the last batches with it, and never tears one: they are read again from the archive.
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        self._database.execute("PRAGMA cache_size = -65536")
+        if not self._database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
+            self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def load(self, origin: Origin) -> Fleet | None:
+        """Give the state of ``origin``; None where the file holds none, or another's."""
+        found = self._database.execute(
+            "SELECT version, stream, created_at, choria_region, sequence, known_through FROM position"
+        ).fetchone()
+        if found is None or found[:4] != (VERSION, *origin):
+            return None
+        fleet = Fleet(origin.choria_region, self.told)
+        fleet.sequence, fleet.known_through = found[4:]
+        for (state,) in self._database.execute("SELECT state FROM block ORDER BY number"):
+            fleet.restore_block(msgspec.msgpack.decode(state, type=Block))
+        rows = self._database.execute("SELECT * FROM sender ORDER BY number")
+        fleet.senders.restore(rows)
+        for (record,) in self._database.execute("SELECT record FROM revision"):
+            revision = msgspec.msgpack.decode(record, type=Revision)
+            fleet.revisions[revision.stream_created_at, revision.revision] = revision
+        fleet.restored()
+        return fleet
+
+    def told(self, sequence: int) -> Told | None:
+        """Give an advisory by its archive sequence; None where it is not kept."""
+        row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (sequence,)).fetchone()
+        return _told(row) if row else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Give the connection for one transaction, which is committed at the end, or not at all."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._database
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def write(self, database: sqlite3.Connection, origin: Origin, fleet: Fleet, changes: Changes) -> None:
+        """Write what has changed, and the position, within a transaction."""
+        database.executemany(
+            "INSERT INTO block VALUES (?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET state = excluded.state",
+            (
+                (number, block.region, block.site, block.block, msgspec.msgpack.encode(block))
+                for number in changes.blocks
+                for block in (fleet.blocks[number],)
+            ),
+        )
+        database.executemany(
+            "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET"
+            " state = excluded.state, word = excluded.word, rank = excluded.rank, at = excluded.at,"
+            " last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor, event = excluded.event,"
+            " head = excluded.head, until = excluded.until",
+            map(fleet.senders.record, sorted(changes.senders)),
+        )
+        database.executemany(
+            "INSERT OR IGNORE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_told_row, changes.told)
+        )
+        database.executemany("INSERT OR IGNORE INTO gap VALUES (?, ?, ?)", changes.gaps)
+        database.executemany(
+            "INSERT OR REPLACE INTO revision VALUES (?, ?, ?)",
+            ((each.stream_created_at, each.revision, msgspec.msgpack.encode(each)) for each in changes.revisions),
+        )
+        database.execute(
+            "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?, ?, ?, ?)",
+            (VERSION, *origin, fleet.sequence, fleet.known_through),
+        )
+
+    def sample(self, database: sqlite3.Connection, point: HistoryPoint) -> None:
+        """Note the fleet's counts at an instant, and let go of those that are older than ``HISTORY``."""
+        counts = point.counts
+        database.execute(
+            "INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?, ?, ?)",
+            (point.at_us, counts.up, counts.stale, counts.unknown, counts.maintenance, counts.retired),
+        )
+        database.execute("DELETE FROM history WHERE at < ?", (point.at_us - HISTORY,))
+
+
+class StoreReader:
+    """Reads what was committed, for one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def senders(self, block: int, wanted: Wanted, after: str, limit: int) -> list[StoredSender]:
+        """List senders of a block by name, behind the name ``after``."""
+        states = ", ".join(map(str, sorted(wanted.states)))
+        conditions, values = [f"block = ? AND name > ? AND state IN ({states})"], [block, after]
+        if wanted.search:
+            escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
+            conditions.append("name LIKE ? ESCAPE '\\'")
+            values.append(f"%{escaped}%")
+        if wanted.names is not None:
+            conditions.append(f"name IN ({', '.join('?' * len(wanted.names))})")
+            values += sorted(wanted.names)
+        query = f"SELECT {_COLUMNS} FROM sender WHERE {' AND '.join(conditions)} ORDER BY name LIMIT ?"
+        return [StoredSender(*row) for row in self._database.execute(query, (*values, limit))]
+
+    def sender(self, block: int, name: str) -> StoredSender | None:
+        """Give one sender."""
+        query = f"SELECT {_COLUMNS} FROM sender WHERE block = ? AND name = ?"
+        row = self._database.execute(query, (block, name)).fetchone()
+        return StoredSender(*row) if row else None
+
+    def story(self, head: int, limit: int) -> list[Told]:
+        """Give the last advisories of a sender, the last told first; ``head`` is the archive sequence of that one."""
+        told: dict[str, Told] = {}
+        while head and len(told) < limit:
+            row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (head,)).fetchone()
+            if row is None:
+                break
+            each = _told(row)
+            told.setdefault(each.event_id, each)
+            head = each.previous
+        return list(told.values())
+
+    def told_before(self, sequence: int, limit: int) -> list[tuple[Told, int, str]]:
+        """Give advisories told before an archive sequence (0: the last ones), newest first, with block and sender."""
+        query = (
+            "SELECT told.*, sender.block, sender.name FROM told JOIN sender ON sender.number = told.sender"
+            " WHERE told.sequence < ? ORDER BY told.sequence DESC LIMIT ?"
+        )
+        rows = self._database.execute(query, (sequence or 1 << 62, limit))
+        return [(_told(row[:-2]), *row[-2:]) for row in rows]
+
+    def gaps(self, block: int, limit: int) -> list[tuple[int, int]]:
+        """Give the last times of which nothing was known of a block."""
+        query = "SELECT started_at, ended_at FROM gap WHERE block = ? ORDER BY started_at DESC LIMIT ?"
+        return self._database.execute(query, (block, limit)).fetchall()
+
+    def history(self, since: int) -> list[HistoryPoint]:
+        """Give the fleet's counts since an instant."""
+        rows = self._database.execute("SELECT * FROM history WHERE at >= ? ORDER BY at", (since,))
+        return [HistoryPoint(at, Counts(*counts)) for at, *counts in rows]
+
+
+def _told_row(told: Told) -> tuple[object, ...]:
+    flags = _REBUILT * told.rebuilt | _BY_OPERATOR * told.by_operator
+    return (
+        told.sequence, told.sender, told.previous, told.kind.rank, told.at, told.last_seen, told.archived_at,
+        told.event_id, told.incarnation, flags, told.unheard_until, told.rank,
+    )  # fmt: skip
+
+
+def _told(row: tuple[Any, ...]) -> Told:
+    sequence, sender, previous, kind, at, last_seen, archived_at, event_id, incarnation, flags, *rest = row
+    is_rebuilt, by_operator = bool(flags & _REBUILT), bool(flags & _BY_OPERATOR)
+    instants, ids = (at, last_seen, archived_at), (event_id, incarnation)
+    return Told(sequence, sender, previous, _KINDS[kind], *instants, *ids, is_rebuilt, by_operator, *rest)

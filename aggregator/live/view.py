@@ -1,0 +1,335 @@
+"""Look at the folded state as of an instant of the hub's time: what is known now, why the rest is not, what is planned.
+
+A block whose vouched time ends longer ago than ``unknown_after`` is unknown, whatever its last advisories said; the
+observer's own faults (the hub, a region's source) are named before the site's. Pure: the instant is an argument.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from aggregator.archive.reach import SKEW
+from aggregator.live.api import (
+    BlockView,
+    Counts,
+    FleetView,
+    Maintenance,
+    RegionView,
+    SenderReason,
+    SiteView,
+    State,
+    UnknownReason,
+)
+from aggregator.live.fold import Block, Fleet
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from shared.instants import format_duration
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+
+_TOLD = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
+_OWN_REASONS = {UNHEARD: SenderReason.UNHEARD, LOST: SenderReason.LOST_STORE}
+LIVING = frozenset((UP, STALE, UNHEARD, LOST))
+_TROUBLE = {state: place for place, state in enumerate(State)}
+
+
+class Source(msgspec.Struct, frozen=True):
+    """How the archive gets what a region's stream holds; ``silent_us`` -1: it never did."""
+
+    lag: int = 0
+    silent_us: int = 0
+    error: str = ""
+
+
+class Sourcing(msgspec.Struct, frozen=True):
+    """What the hub says of the archive: its last message, its own time, and each region's source.
+
+    ``caught_up_at`` is the hub's time when the feed had last read everything.
+    """
+
+    archive_sequence: int = 0
+    now: int = 0
+    caught_up_at: int = 0
+    sources: Mapping[str, Source] = {}
+
+
+class StaleSender(NamedTuple):
+    """A sender that is stale; ``since`` in microseconds."""
+
+    block: str
+    sender: str
+    since: int
+
+
+class View:
+    """The state as of ``sourcing.now``. Blocks go by their numbers; ``unknown_after`` is in microseconds."""
+
+    def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int) -> None:
+        self.fleet, self.sourcing, self.unknown_after = fleet, sourcing, unknown_after
+        self.now = sourcing.now
+        self._is_hub_behind = self.now - sourcing.caught_up_at > unknown_after
+        self._planned = standing_maintenance(fleet, self.now)
+        self._reasons = [self._reason_of(block) for block in fleet.blocks]
+        self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for number, block in enumerate(fleet.blocks):
+            self._sites[block.region, block.site].append(number)
+
+    def reason(self, number: int) -> UnknownReason | None:
+        """Say why a block is unknown; None where it is known."""
+        return self._reasons[number]
+
+    def maintenance(self, number: int) -> Maintenance | None:
+        """Give the maintenance in which all of a block is."""
+        block = self.fleet.blocks[number]
+        scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
+        return next((each for scope in scopes for each in self._planned.get(scope, ()) if not each.senders), None)
+
+    def planned_senders(self, number: int) -> dict[str, Maintenance]:
+        """Give the senders of a block that are in maintenance by name."""
+        if not self._planned:
+            return {}
+        block = self.fleet.blocks[number]
+        scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
+        members = self.fleet.members[number]
+        planned = (each for scope in scopes for each in self._planned.get(scope, ()))
+        return {name: each for each in planned for name in each.senders if name in members}
+
+    def counts(self, number: int) -> Counts:
+        """Count a block's senders by the state in which they are shown."""
+        told = self.fleet.counts[number]
+        living = told[UP] + told[STALE] + told[UNHEARD] + told[LOST]
+        if self.maintenance(number) is not None:
+            return Counts(maintenance=living, retired=told[RETIRED])
+        planned = [self.fleet.members[number][name] for name in self.planned_senders(number)]
+        states = [self.fleet.senders.state[sender] for sender in planned]
+        in_maintenance = sum(state in LIVING for state in states)
+        if self._reasons[number] is not None:
+            return Counts(unknown=living - in_maintenance, maintenance=in_maintenance, retired=told[RETIRED])
+        return Counts(
+            up=told[UP] - states.count(UP),
+            stale=told[STALE] - states.count(STALE),
+            unknown=told[UNHEARD] + told[LOST] - states.count(UNHEARD) - states.count(LOST),
+            maintenance=in_maintenance,
+            retired=told[RETIRED],
+        )
+
+    def shown(self, number: int, state: int, name: str) -> tuple[State, UnknownReason | SenderReason | None]:
+        """Say how a sender is shown of which ``state`` was told, and why it is unknown."""
+        if state == RETIRED:
+            return State.RETIRED, None
+        if self.maintenance(number) is not None or name in self.planned_senders(number):
+            return State.MAINTENANCE, None
+        reason = self._reasons[number] or _OWN_REASONS.get(state)
+        return (State.UNKNOWN, reason) if reason is not None else (_TOLD[state], None)
+
+    def told_states(self, number: int, shown: State) -> frozenset[int]:
+        """Say which states must have been told of senders of a block that are shown so, named maintenance aside."""
+        if shown is State.RETIRED:
+            return frozenset((RETIRED,))
+        if self.maintenance(number) is not None:
+            return LIVING if shown is State.MAINTENANCE else frozenset()
+        if shown is State.MAINTENANCE:
+            return LIVING if self.planned_senders(number) else frozenset()
+        if self._reasons[number] is not None:
+            return LIVING if shown is State.UNKNOWN else frozenset()
+        return frozenset(told for told, state in _TOLD.items() if state is shown)
+
+    def sites(self) -> Iterator[SiteView]:
+        """Give every site, in the order in which it was first told of."""
+        return (self.site(*name) for name in self._sites)
+
+    @property
+    def site_names(self) -> list[tuple[str, str]]:
+        """Give region and site of each."""
+        return list(self._sites)
+
+    def numbers_of(self, region: str, site: str) -> list[int]:
+        """Give the numbers of a site's blocks; none where nothing was told of it."""
+        return self._sites.get((region, site), [])
+
+    def site(self, region: str, site: str) -> SiteView:
+        """Give one site; raise KeyError where nothing was told of it."""
+        numbers = self.numbers_of(region, site)
+        if not numbers:
+            raise KeyError((region, site))
+        blocks = tuple(self.block(number) for number in numbers)
+        counts = Counts()
+        for block in blocks:
+            counts.add(block.counts)
+        unknown = [block for block in blocks if block.reason is not None and block.maintenance is None]
+        state = _state_of(counts, is_unknown=bool(unknown), in_maintenance=all(block.maintenance for block in blocks))
+        changed_at = max(self.fleet.blocks[number].changed_at for number in numbers)
+        known_until = min(block.known_until_us for block in blocks)
+        since = {
+            State.UNKNOWN: min((block.known_until_us for block in unknown), default=known_until),
+            State.STALE: min((each.since for each in self.stale_senders(region, site)), default=changed_at),
+            State.MAINTENANCE: max((each.maintenance.started_at_us for each in blocks if each.maintenance), default=0),
+        }
+        return SiteView(
+            region=region,
+            site=site,
+            state=state,
+            counts=counts,
+            reason=unknown[0].reason if unknown else None,
+            since_us=since.get(state, changed_at),
+            known_until_us=known_until,
+            changed_at_us=changed_at,
+            blocks=blocks,
+        )
+
+    def block(self, number: int) -> BlockView:
+        """Give one block."""
+        block = self.fleet.blocks[number]
+        return BlockView(
+            block=block.block,
+            counts=self.counts(number),
+            reason=self._reasons[number],
+            observed_since_us=block.known_since,
+            known_until_us=block.known_until,
+            heard_at_us=block.heard_at,
+            ordinal=block.ordinal,
+            missing_count=block.missing_count,
+            agent=block.agent,
+            boot_id=block.boot_id,
+            version=block.version,
+            maintenance=self.maintenance(number),
+        )
+
+    def stale_senders(self, region: str, site: str) -> list[StaleSender]:
+        """List whom a site's last words call stale, also where that is not known any more."""
+        senders = self.fleet.senders
+        return [
+            StaleSender(self.fleet.blocks[number].block, senders.names[sender], senders.since[sender])
+            for number in self.numbers_of(region, site)
+            for sender in self.fleet.stale[number]
+        ]
+
+    def fleet_view(self) -> FleetView:
+        """Give the whole."""
+        regions: dict[str, list[int]] = {}
+        total = Counts()
+        by_region: dict[str, Counts] = {}
+        unknown_sites: set[tuple[str, str]] = set()
+        known_until = 0
+        for number, block in enumerate(self.fleet.blocks):
+            counts = self.counts(number)
+            total.add(counts)
+            by_region.setdefault(block.region, Counts()).add(counts)
+            if self._reasons[number] is None:
+                known_until = min(known_until or block.known_until, block.known_until)
+            else:
+                unknown_sites.add((block.region, block.site))
+        for place, (region, _) in enumerate(self._sites):
+            regions.setdefault(region, []).append(place)
+        behind = {region for region in {*regions, *self.sourcing.sources} if self._is_source_behind(region)}
+        return FleetView(
+            counts=total,
+            regions=tuple(
+                RegionView(
+                    region=region,
+                    counts=by_region.get(region, Counts()),
+                    site_count=len(regions.get(region, ())),
+                    unknown_site_count=sum(each[0] == region for each in unknown_sites),
+                    source_lag=source.lag,
+                    source_silent_us=source.silent_us,
+                    source_error=source.error,
+                    is_behind=region in behind,
+                )
+                for region in sorted({*regions, *self.sourcing.sources})
+                for source in (self.sourcing.sources.get(region, Source()),)
+            ),
+            site_count=len(self._sites),
+            unknown_site_count=len(unknown_sites),
+            sequence=self.fleet.sequence,
+            archive_sequence=self.sourcing.archive_sequence,
+            now_us=self.now,
+            known_until_us=known_until,
+            trust=self._trust(len(unknown_sites), behind),
+        )
+
+    def _trust(self, unknown_sites: int, behind: set[str]) -> str:
+        if self._is_hub_behind:
+            return (
+                f"not to be trusted: the hub was last read {format_duration(self.now - self.sourcing.caught_up_at)} ago"
+            )
+        if behind:
+            return f"nothing new comes from {', '.join(sorted(behind))}"
+        if unknown_sites:
+            return f"{unknown_sites} of {len(self._sites)} sites are unknown, all others are current"
+        return f"all {len(self._sites)} sites are current" if self._sites else "no site has been heard of"
+
+    def _reason_of(self, block: Block) -> UnknownReason | None:
+        if self._is_hub_behind:
+            return UnknownReason.HUB_BEHIND
+        if block.known_until < block.contested_until:
+            return UnknownReason.CONTESTED
+        if self.now - block.known_until <= self.unknown_after:
+            return None
+        if self._is_source_behind(block.region):
+            return UnknownReason.REGION_BEHIND
+        return _reason_at_site(block, is_silent=self.now - block.heard_at > self.unknown_after)
+
+    def _is_source_behind(self, region: str) -> bool:
+        source = self.sourcing.sources.get(region)
+        if source is None:
+            return False
+        return bool(source.error) or not 0 <= source.silent_us <= self.unknown_after
+
+
+def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
+    if not block.heard_at:
+        return UnknownReason.NEVER_VOUCHED
+    if is_silent:
+        return UnknownReason.AGENT_SILENT
+    if block.put_back:
+        return UnknownReason.PUT_BACK
+    if block.claimed_through > block.heard_at + SKEW:
+        return UnknownReason.CLOCK
+    return UnknownReason.ORDINALS_MISSING if block.missing_count else UnknownReason.AGENT_BEHIND
+
+
+def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
+    """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
+    found: dict[Scope, list[Maintenance]] = defaultdict(list)
+    cancelled = {
+        (each.stream_created_at, each.order.revision)
+        for each in fleet.revisions.values()
+        if isinstance(each.order, CancelMaintenance)
+    }
+    for key, each in fleet.revisions.items():
+        order = each.order
+        if (
+            isinstance(order, DeclareMaintenance)
+            and order.started_at_us <= now < order.ended_at_us
+            and key not in cancelled
+        ):
+            found[each.scope].append(maintenance_of(each.revision, each.scope, order, each.author))
+    return dict(found)
+
+
+def maintenance_of(revision: int, scope: Scope, order: DeclareMaintenance, author: str) -> Maintenance:
+    """Say in the service's words what was declared."""
+    return Maintenance(
+        revision=revision,
+        scope=str(scope),
+        started_at_us=order.started_at_us,
+        ended_at_us=order.ended_at_us,
+        reason=order.reason,
+        author=author,
+        senders=order.sender_ids,
+    )
+
+
+def _state_of(counts: Counts, *, is_unknown: bool, in_maintenance: bool) -> State:
+    if in_maintenance:
+        return State.MAINTENANCE
+    if counts.stale:
+        return State.STALE
+    if is_unknown:
+        return State.UNKNOWN
+    return State.UP if counts.total or not counts.retired else State.RETIRED
+
+
+def by_trouble(site: SiteView) -> tuple[int, int, str, str]:
+    """Order sites: the worst first, among those the ones with the most senders in trouble."""
+    return _TROUBLE[site.state], -(site.counts.stale + site.counts.unknown), site.region, site.site

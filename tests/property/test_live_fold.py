@@ -1,0 +1,83 @@
+"""The live state is a function of the archive: however it is cut and restarted, and what the tables' account says."""
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aggregator.live.fold import Archived, Changes, Fleet
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.store import LiveStore, Origin
+from shared.instants import DAY, parse_instant
+from tests.support.lakehouse.random_fleet import draw_block
+from tests.support.live.archived_history import archived, has_disputes, known_until, sender_truths
+
+START = parse_instant("2026-02-27T00:00:00Z")
+ORIGIN = Origin("ARCHIVE", 1)
+STATES = {UP: "up", STALE: "down", RETIRED: "absent", UNHEARD: "unknown", LOST: "unknown"}
+
+
+def state_of(fleet: Fleet) -> object:
+    """Give all of a fleet's state, to be compared."""
+    senders = fleet.senders
+    return (
+        fleet.sequence,
+        fleet.known_through,
+        [msgspec.to_builtins(block) for block in fleet.blocks],
+        fleet.counts,
+        [senders.record(sender) for sender in range(len(senders))],
+        fleet.revisions,
+    )
+
+
+def folded(messages: list[Archived]) -> Fleet:
+    """Fold all at once, with the whole story at hand."""
+    changes = Changes()
+    fleet = Fleet(history=lambda sequence: next((told for told in changes.told if told.sequence == sequence), None))
+    fleet.fold(messages, changes)
+    return fleet
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_account_says(
+    seed: int, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    histories = [
+        draw_block(draw, site, block, START, START + 6 * DAY) for site, block in (("dub1", "a"), ("ber1", "b"))
+    ]
+    messages = archived(draw, histories)
+    whole = folded(messages)
+    store, begin = LiveStore(tmp_path / "live.db"), 0
+    fleet = Fleet(history=store.told)
+    while begin < len(messages):
+        # A batch begins before the last one ended: after a restart, and where a server sends again.
+        begin, end = max(0, begin - draw.randrange(3)), begin + draw.randrange(1, 60)
+        changes = fleet.fold(messages[begin:end])
+        with store.transaction() as database:
+            store.write(database, ORIGIN, fleet, changes)
+        begin = end
+        if draw.random() < 0.2:
+            store.close()
+            store = LiveStore(tmp_path / "live.db")
+            fleet = store.load(ORIGIN) or Fleet()
+        fleet.check_invariants()
+    store.close()
+    assert state_of(fleet) == state_of(whole)
+
+    for history in histories:
+        number = fleet.number_of(("eu-west", history.site, history.block))
+        is_plain = any(each.ordinal is None for each in history.said)
+        if number is None or is_plain:
+            continue
+        senders, members = fleet.senders, fleet.members[number]
+        for sender_id, truth in sender_truths(history, fleet.known_through).items():
+            sender = members[sender_id]
+            since = senders.since[sender] if truth.state in ("up", "down") else truth.since
+            assert (sender_id, STATES[senders.state[sender]], since) == (sender_id, *truth)
+        block = fleet.blocks[number]
+        if not has_disputes(history) and not block.put_back:
+            assert block.known_until == known_until(history)
+        elif block.put_back:
+            assert block.known_until >= known_until(history)

@@ -1,0 +1,144 @@
+"""Write the drawn history of a fleet as the messages of an archive, and say what every sender is at its end."""
+
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from aggregator.live.fold import Archived
+from shared.identifiers import AdvisoryKind, BlockId
+from shared.instants import MINUTE
+from shared.subjects import advisory_subject, watermark_subject
+from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, encode
+from tests.support.lakehouse.random_fleet import (
+    BlockHistory,
+    Mark,
+    ScopedRevision,
+    _believed,
+    _strokes,
+    disputes,
+    known_spans,
+)
+
+REGION = "eu-west"
+
+
+class SenderTruth(NamedTuple):
+    """What a sender is at the end of the archive, and since when; ``state`` as the account of the tables calls it."""
+
+    state: str
+    since: int
+
+
+def archived(draw: random.Random, histories: Iterable[BlockHistory], late: float = 0.1) -> list[Archived]:
+    """Give the messages in the order in which the hub stored them: some late, some twice."""
+    stored: list[tuple[int, int, str, bytes]] = []
+    for history in histories:
+        for subject, body, at in (*_advisories(history), *_watermarks(history)):
+            delays = [draw.choice((0, draw.randrange(0, 20 * MINUTE))) if draw.random() < late else 0]
+            if draw.random() < 0.05:
+                delays.append(draw.randrange(0, 20 * MINUTE))
+            stored += [(at + delay, draw.randrange(1 << 30), subject, body) for delay in delays]
+    return [
+        Archived(sequence, subject.encode(), at, body)
+        for sequence, (at, _, subject, body) in enumerate(sorted(stored), start=1)
+    ]
+
+
+def sender_truths(history: BlockHistory, known_through: int) -> dict[str, SenderTruth]:
+    """Say what each sender of a block is at the end, as far as anybody told."""
+    believed, lost = _believed(history)
+    found = {}
+    for sender_id in sorted({each.sender_id for each in believed}):
+        own = [each for each in believed if each.sender_id == sender_id]
+        # Each stroke is painted over all before it.
+        painted = [(at, state) for at, state in _strokes(own, lost) if at <= known_through]
+        since, state = painted[-1] if painted else (0, "absent")
+        found[sender_id] = SenderTruth(state, since)
+    return found
+
+
+def known_until(history: BlockHistory) -> int:
+    """Say until when a block is vouched for; 0: never."""
+    return max((end for _, end, known in known_spans(history, []) if known), default=0)
+
+
+def has_disputes(history: BlockHistory) -> bool:
+    """Tell whether two agents spoke at once."""
+    return bool(disputes(history))
+
+
+def _advisories(history: BlockHistory) -> Iterable[tuple[str, bytes, int]]:
+    block_id = BlockId(REGION, history.site, history.block)
+    for each in history.said:
+        body = encode(_advisory(block_id, each)) if each.ordinal is not None else _plain(block_id, each)
+        yield advisory_subject(block_id, each.kind), body, each.at
+
+
+def _advisory(block_id: BlockId, said: ScopedRevision) -> Advisory:
+    return Advisory(
+        event_id=said.event_id,
+        inspect_field="sender",
+        value=said.sender_id,
+        age=0,
+        seen=0,
+        replicator=block_id.site,
+        timestamp=0,
+        event=CHORIA_EVENTS[said.kind],  # type: ignore[arg-type]
+        kind=said.kind,
+        region=block_id.region,
+        site=block_id.site,
+        block=block_id.block,
+        at_us=said.at,
+        last_seen_us=said.last_seen_at,
+        stream="REGISTRATION",
+        incarnation=f"1-{said.incarnation}",
+        sequence=said.at if said.kind in (AdvisoryKind.NEW, AdvisoryKind.RECOVERED) else said.last_seen_at,
+        opening_sequence=said.opened_at,
+        ordinal=said.ordinal or 0,
+        rebuilt=said.rebuilt,
+        by_operator=True if said.by_operator else UNSET,
+        unheard_until_us=UNSET if said.unheard_until is None else said.unheard_until,
+    )
+
+
+def _plain(block_id: BlockId, said: ScopedRevision) -> bytes:
+    return msgspec.json.encode(
+        ChoriaAdvisory(
+            ADVISORY_PROTOCOL, said.event_id, "sender", said.sender_id, 0.0, said.last_seen_at // 1_000_000,
+            block_id.site, said.at // 1_000_000, CHORIA_EVENTS[said.kind],  # type: ignore[arg-type]
+        )
+    )  # fmt: skip
+
+
+def _watermarks(history: BlockHistory) -> Iterable[tuple[str, bytes, int]]:
+    block_id = BlockId(REGION, history.site, history.block)
+    for each in history.marks:
+        yield watermark_subject(block_id), encode(_watermark(block_id, each)), each.archived_at or each.through
+
+
+def _watermark(block_id: BlockId, mark: Mark) -> Watermark:
+    return Watermark(
+        region=block_id.region,
+        site=block_id.site,
+        block=block_id.block,
+        agent="agent",
+        observed_since_us=mark.since,
+        observed_through_us=mark.through,
+        stream="REGISTRATION",
+        incarnation=f"1-{mark.incarnation}",
+        sequence=0,
+        advisory_ordinal=mark.ordinal,
+        senders={},
+        outbox={},
+        counters={},
+        stale_after=12 * MINUTE,
+        retire_after=1440 * MINUTE,
+        blind_after=3 * MINUTE,
+        policy_revision=0,
+        version="0",
+        boot_id="boot",
+        rebuilt_at_us=mark.rebuilt_at,
+    )
