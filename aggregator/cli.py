@@ -50,6 +50,9 @@ COMMANDS = {
     "tables": LazyCommand(
         "aggregator.lakehouse.commands.tables", "tables", "Show the tables: how big, how fresh, through which message."
     ),
+    "serve": LazyCommand(
+        "aggregator.fleet.commands.serve", "serve", "Show what is up right now: a page, an API and metrics."
+    ),
     "scenario": LazyCommand(
         "aggregator.scenarios.commands", "scenario", "Play a documented topology on servers of its own."
     ),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,11 +69,76 @@ class LakehouseSettings(Settings, frozen=True):
     )
 
 
+class LiveSettings(Settings, frozen=True):
+    """What ``muster-aggregator serve`` shows, where, and to whom."""
+
+    path: Annotated[
+        FilePath, Meta(description="file of the folded state; default: live.db in the directory of the tables")
+    ] = FilePath()
+    listen: Annotated[str, Meta(description="address and port to serve on")] = "127.0.0.1:8480"
+    unknown_after: Annotated[
+        Duration, Meta(description="a block whose known time ended longer ago is unknown: several watermarks' interval")
+    ] = Duration(60_000_000)
+    hosts: Annotated[
+        tuple[str, ...], Meta(description="names under which the service may be asked, beside localhost")
+    ] = ()
+    tls_cert: Annotated[FilePath, Meta(description="file with the service's certificate (PEM), with tls_key")] = (
+        FilePath()
+    )
+    tls_key: Annotated[FilePath, Meta(description="file with its private key (PEM), with tls_cert")] = FilePath()
+    proxy: Annotated[str, Meta(description='address of the proxy that adds TLS and alone may connect; "": none')] = ""
+    read_token_file: Annotated[
+        FilePath, Meta(description="file with the SHA-256 (hex) of each token that may read, one a line")
+    ] = FilePath()
+    operate_token_file: Annotated[
+        FilePath, Meta(description="the same of each token that may also operate; without it nobody may")
+    ] = FilePath()
+
+    def __post_init__(self) -> None:
+        address, _, port = self.listen.rpartition(":")
+        if not address or not port.isdecimal() or int(port) > 65_535:
+            raise ValueError(f"not an address and a port: {self.listen!r}, write for example 127.0.0.1:8480")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("tls_cert and tls_key belong together, one is missing")
+        if self.is_local:
+            return
+        if not (self.tls_cert or self.proxy):
+            raise ValueError(
+                f"listen = {self.listen!r} is open to others: name tls_cert and tls_key, or the proxy that adds TLS"
+            )
+        if not self.read_token_file:
+            raise ValueError(f"listen = {self.listen!r} is open to others: name a read_token_file")
+
+    @property
+    def address(self) -> str:
+        """Give the address alone."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Give the port; 0: any that is free."""
+        return int(self.listen.rpartition(":")[2])
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether only this machine can connect."""
+        try:
+            return self.address == "localhost" or ip_address(self.address).is_loopback
+        except ValueError:
+            return False
+
+
 class AggregatorSettings(Settings, frozen=True):
-    """The whole: one hub, one set of tables."""
+    """The whole: one hub, one set of tables, one live service."""
 
     hub: Annotated[ConnectionSettings, Meta(description="the hub's servers")]
     lakehouse: Annotated[LakehouseSettings, Meta(description="the tables")]
+    live: Annotated[LiveSettings, Meta(description="the live service")] = LiveSettings()
+
+    @property
+    def live_path(self) -> Path:
+        """Say where the live service keeps its state."""
+        return Path(self.live.path or Path(self.lakehouse.path) / "live.db")
 
 
 def load(config_path: Path) -> AggregatorSettings:

@@ -71,10 +71,16 @@ class Messages(NamedTuple):
 
 
 class StreamConsumer:
-    """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager."""
+    """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager.
 
-    def __init__(self, client: DirectClient, api: str, stream: str, deadline: float) -> None:
+    With ``subjects`` it gives only what is on one of them.
+    """
+
+    def __init__(
+        self, client: DirectClient, api: str, stream: str, deadline: float, subjects: Sequence[str] = ()
+    ) -> None:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
+        self._subjects_wanted = list(subjects)
         self._subscription: Subscription | None = None
         self._inbox, self._reply, self._name = b"", b"", ""
         self._requests = self._delivered = self._wanted = self._bytes_left = 0
@@ -115,7 +121,12 @@ class StreamConsumer:
         inbox = self._client.new_inbox()
         self._inbox, self._delivered = b"%s." % inbox.encode(), 0
         self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frame)
-        config = {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence, "num_replicas": 1}
+        config: dict[str, Any] = {
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": sequence,
+            "num_replicas": 1,
+            **({"filter_subjects": self._subjects_wanted} if self._subjects_wanted else {}),
+        }
         created = await create_consumer(
             self._client, self._stream, config, api=self._api, deadline=self._deadline, unused_seconds=UNUSED_SECONDS
         )

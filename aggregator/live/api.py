@@ -5,6 +5,7 @@ Instants end in ``_us``: microseconds since the Unix epoch, UTC, in the sites' o
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -22,7 +23,7 @@ class State(StrEnum):
 
 
 class UnknownReason(StrEnum):
-    """Why a block's senders are unknown now; where several hold, what stands first is said."""
+    """Why a block's senders, or one of them, are unknown now; where several hold, what stands first is said."""
 
     HUB_BEHIND = "hub_behind"
     """This service has not read yet what the hub's archive holds, or cannot reach the hub."""
@@ -42,15 +43,10 @@ class UnknownReason(StrEnum):
     """No watermark comes: the agent, its link, or the stream that it reads is down, or that stream does not store."""
     NEVER_VOUCHED = "never_vouched"
     """Advisories came, but no watermark that vouches for the block: plain Choria's, or an agent that just began."""
-
-
-class SenderReason(StrEnum):
-    """Why one sender is unknown although its block is known."""
-
     LOST_STORE = "lost_store"
-    """Its agent lost its store and has not heard of it since."""
+    """Of one sender: its agent lost its store and has not heard of it since."""
     UNHEARD = "unheard"
-    """Its stream had ceased to take what it publishes."""
+    """Of one sender: its stream had ceased to take what it publishes."""
 
 
 class Counts(msgspec.Struct):
@@ -173,7 +169,7 @@ class SenderRow(msgspec.Struct, frozen=True, kw_only=True):
     since_us: int
     last_seen_us: int
     known_until_us: int
-    reason: UnknownReason | SenderReason | None = None
+    reason: UnknownReason | None = None
 
 
 class AdvisoryRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,3 +246,38 @@ class AdvisoryPage(msgspec.Struct, frozen=True):
 
     advisories: tuple[AdvisoryRow, ...]
     before: int
+
+
+class OperationKind(StrEnum):
+    """What an operator may order from the page or the command line."""
+
+    MAINTENANCE = "maintenance"
+    CANCEL = "cancel"
+    RETIRE = "retire"
+    FORWARD = "forward"
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order: for a region, a site or a block (``site`` and ``block`` may be ""), or for ``senders`` there.
+
+    ``maintenance`` needs an instant to start and one to end, and why; ``cancel`` the revision to take back; ``retire``
+    and ``forward`` a block and one or more senders. ``author`` is who orders it.
+    """
+
+    kind: OperationKind
+    author: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    why: Annotated[str, msgspec.Meta(max_length=2_000)] = ""
+    region: str = ""
+    site: str = ""
+    block: str = ""
+    senders: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
+    started_at_us: int = 0
+    ended_at_us: int = 0
+    revision: int = 0
+
+
+class OperationDone(msgspec.Struct, frozen=True):
+    """The revisions of the policy that an order became."""
+
+    revisions: tuple[int, ...]
+    text: str

@@ -6,7 +6,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
-"""What a sender is by what was told: UNHEARD and LOST are unknown for reasons of its own (``api.SenderReason``)."""
+"""What a sender is by what was told: UNHEARD and LOST are unknown for reasons of its own (``api.UnknownReason``)."""
+LIVING = frozenset((UP, STALE, UNHEARD, LOST))
 
 _ID_BYTES = 16
 

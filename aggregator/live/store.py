@@ -127,6 +127,11 @@ class LiveStore:
         row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (sequence,)).fetchone()
         return _told(row) if row else None
 
+    @property
+    def is_of_another(self) -> bool:
+        """Tell whether anything was written into the file before."""
+        return self._database.execute("SELECT 1 FROM position").fetchone() is not None
+
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Give the connection for one transaction, which is committed at the end, or not at all."""
@@ -179,9 +184,10 @@ class LiveStore:
 
 
 class StoreReader:
-    """Reads what was committed, for one thread at a time."""
+    """Reads what was committed, for one thread at a time; ``generation`` tells one file of a path from the next."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, generation: int = 0) -> None:
+        self.generation = generation
         self._database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, check_same_thread=False)
 
     def close(self) -> None:

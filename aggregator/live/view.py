@@ -5,7 +5,8 @@ observer's own faults (the hub, a region's source) are named before the site's. 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -17,19 +18,17 @@ from aggregator.live.api import (
     FleetView,
     Maintenance,
     RegionView,
-    SenderReason,
     SiteView,
     State,
     UnknownReason,
 )
 from aggregator.live.fold import Block, Fleet
-from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
 from shared.instants import format_duration
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 
 _TOLD = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
-_OWN_REASONS = {UNHEARD: SenderReason.UNHEARD, LOST: SenderReason.LOST_STORE}
-LIVING = frozenset((UP, STALE, UNHEARD, LOST))
+_OWN_REASONS = {UNHEARD: UnknownReason.UNHEARD, LOST: UnknownReason.LOST_STORE}
 _TROUBLE = {state: place for place, state in enumerate(State)}
 
 
@@ -74,6 +73,11 @@ class View:
         for number, block in enumerate(fleet.blocks):
             self._sites[block.region, block.site].append(number)
 
+    @property
+    def block_count(self) -> int:
+        """Count the blocks that are looked at: those with lower numbers. More may have been told of since."""
+        return len(self._reasons)
+
     def reason(self, number: int) -> UnknownReason | None:
         """Say why a block is unknown; None where it is known."""
         return self._reasons[number]
@@ -113,7 +117,7 @@ class View:
             retired=told[RETIRED],
         )
 
-    def shown(self, number: int, state: int, name: str) -> tuple[State, UnknownReason | SenderReason | None]:
+    def shown(self, number: int, state: int, name: str) -> tuple[State, UnknownReason | None]:
         """Say how a sender is shown of which ``state`` was told, and why it is unknown."""
         if state == RETIRED:
             return State.RETIRED, None
@@ -134,14 +138,36 @@ class View:
             return LIVING if shown is State.UNKNOWN else frozenset()
         return frozenset(told for told, state in _TOLD.items() if state is shown)
 
-    def sites(self) -> Iterator[SiteView]:
+    @cached_property
+    def sites(self) -> list[SiteView]:
         """Give every site, in the order in which it was first told of."""
-        return (self.site(*name) for name in self._sites)
+        return [self.site(*name) for name in self._sites]
 
     @property
     def site_names(self) -> list[tuple[str, str]]:
         """Give region and site of each."""
         return list(self._sites)
+
+    @cached_property
+    def watched_sites(self) -> "list[WatchedSite]":
+        """Give every site as incidents look at it."""
+        return [WatchedSite(self, site) for site in self.sites]
+
+    @property
+    def has_maintenance(self) -> bool:
+        """Tell whether anything is in maintenance now."""
+        return bool(self._planned)
+
+    @cached_property
+    def ended_maintenance(self) -> list[tuple[Scope, int]]:
+        """Give whom maintenance without names was for that has ended, and when it did."""
+        return [
+            (each.scope, each.order.ended_at_us)
+            for each in self.fleet.revisions.values()
+            if isinstance(each.order, DeclareMaintenance)
+            and not each.order.sender_ids
+            and each.order.ended_at_us <= self.now
+        ]
 
     def numbers_of(self, region: str, site: str) -> list[int]:
         """Give the numbers of a site's blocks; none where nothing was told of it."""
@@ -204,8 +230,9 @@ class View:
             for sender in self.fleet.stale[number]
         ]
 
-    def fleet_view(self) -> FleetView:
-        """Give the whole."""
+    @cached_property
+    def whole(self) -> FleetView:
+        """Give the whole fleet."""
         regions: dict[str, list[int]] = {}
         total = Counts()
         by_region: dict[str, Counts] = {}
@@ -288,6 +315,61 @@ def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
     return UnknownReason.ORDINALS_MISSING if block.missing_count else UnknownReason.AGENT_BEHIND
 
 
+class WatchedSite:
+    """What decides whether a site is in trouble: the port ``incidents.SiteView``. What costs is looked up late."""
+
+    def __init__(self, view: View, shown: SiteView) -> None:
+        self._view, self._shown = view, shown
+        self._numbers = view.numbers_of(shown.region, shown.site)
+        told = [view.fleet.counts[number] for number in self._numbers]
+        self.region, self.site = shown.region, shown.site
+        self.stale_count = sum(each[STALE] for each in told)
+        self.expected_count = self.stale_count + sum(each[UP] for each in told)
+        self.retired_count = sum(each[RETIRED] for each in told)
+        blocks = [view.fleet.blocks[number] for number in self._numbers]
+        self.observed_since_us = max(block.known_since for block in blocks)
+        self.known_until_us = shown.known_until_us
+        self.unknown: str | None = shown.reason
+
+    @property
+    def planned_count(self) -> int:
+        """Count the stale senders that are in maintenance."""
+        if not self._view.has_maintenance:
+            return 0
+        count, senders = 0, self._view.fleet.senders
+        for number in self._numbers:
+            if self._view.maintenance(number) is not None:
+                count += len(self._view.fleet.stale[number])
+            else:
+                planned, members = self._view.planned_senders(number), self._view.fleet.members[number]
+                count += sum(senders.state[members[name]] == STALE for name in planned)
+        return count
+
+    @property
+    def maintained(self) -> bool:
+        """Tell whether all of the site is in maintenance."""
+        return all(self._view.maintenance(number) is not None for number in self._numbers)
+
+    @property
+    def maintained_until_us(self) -> int:
+        """Say when the last maintenance of all of it ended; 0: there was none."""
+        site = Scope(self.region, self.site)
+        return max((end for scope, end in self._view.ended_maintenance if scope.covers(site)), default=0)
+
+    def stale_at(self, rank: int) -> int:
+        """Give when the ``rank``-th (from 1) of the stale senders became so."""
+        return self._stale[rank - 1].since
+
+    def stale_senders(self, most: int) -> list[str]:
+        """Name up to ``most`` of the stale senders, the first to become so first."""
+        return [each.sender for each in self._stale[:most]]
+
+    @cached_property
+    def _stale(self) -> list[StaleSender]:
+        found = self._view.stale_senders(self.region, self.site)
+        return sorted(found, key=lambda each: (each.since, each.sender))
+
+
 def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
     """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
@@ -328,6 +410,11 @@ def _state_of(counts: Counts, *, is_unknown: bool, in_maintenance: bool) -> Stat
     if is_unknown:
         return State.UNKNOWN
     return State.UP if counts.total or not counts.retired else State.RETIRED
+
+
+def told_as(state: int) -> State:
+    """Say in the service's words what was told of a sender."""
+    return _TOLD[state]
 
 
 def by_trouble(site: SiteView) -> tuple[int, int, str, str]:

@@ -1,0 +1,1 @@
+"""The commands of the live fleet: serve, top, sender, verify."""

@@ -1,0 +1,100 @@
+"""The command ``muster-aggregator serve``."""
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aggregator.config import AggregatorSettings, config_option, load
+from shared.command_group import examples
+from shared.terminal import echo
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+GRACE = 5
+"""Seconds for answers under way when the service ends; streams of events end at once."""
+
+
+@click.command(
+    epilog=examples("muster-aggregator serve", "muster-aggregator serve --config /etc/muster/aggregator.toml")
+)
+@config_option
+def serve(config_path: Path) -> None:
+    """Show what is up right now: a page, an API and metrics over HTTP."""
+    from aggregator.live.guard import TokensUnreadable
+
+    settings = load(config_path)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        asyncio.run(_serve(settings))
+    except TokensUnreadable as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{settings.live.listen}: {error.strerror or error}") from error
+
+
+async def _serve(settings: AggregatorSettings) -> None:
+    from aggregator.fleet.operations import PolicyOperations
+    from aggregator.live.service import Service
+
+    service = Service(settings, PolicyOperations(settings))
+    live = settings.live
+    family = socket.AF_INET6 if ":" in live.address else socket.AF_INET
+    listening = socket.create_server((live.address, live.port), family=family, backlog=1_024)
+    host = f"[{live.address}]" if family is socket.AF_INET6 else live.address
+    server, ended = _server(settings, service.app()), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    working = asyncio.create_task(service.run())
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    echo(f"serving {'https' if live.tls_cert else 'http'}://{host}:{listening.getsockname()[1]}/", err=True)
+    ending = asyncio.create_task(ended.wait())
+    try:
+        await asyncio.wait((working, serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        # A stream of events would have the server wait for it.
+        service.broadcast.end()
+        server.should_exit = True
+        await serving
+        if working.done():
+            await working
+    finally:
+        for task in (working, ending):
+            task.cancel()
+        await asyncio.gather(working, ending, return_exceptions=True)
+        service.close()
+
+
+def _server(settings: AggregatorSettings, app: "ASGIApp") -> "uvicorn.Server":
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            """Leave signals to the command: uvicorn would send itself another one at its end."""
+            yield
+
+    return Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",
+            ssl_certfile=settings.live.tls_cert or None,
+            ssl_keyfile=settings.live.tls_key or None,
+            timeout_graceful_shutdown=GRACE,
+            limit_concurrency=1_000,
+        )
+    )

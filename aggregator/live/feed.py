@@ -1,0 +1,281 @@
+"""Read the archive on and on, fold what comes, and commit it with its position, a batch at a time.
+
+What is read is filtered by the server: advisories, watermarks and the policy, never registrations. The hub's own time
+and how it gets what the regions hold come with each look at the stream.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nats.aio.client import Client
+
+from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
+from aggregator.live.fold import Archived, Changes, Fleet
+from aggregator.live.store import LiveStore, Origin
+from aggregator.live.view import Source, Sourcing
+from shared.instants import parse_instant
+from shared.nats.connection import ConnectFailed, connect
+from shared.nats.jetstream_api import (
+    NO_SUCH_MESSAGE,
+    ApiError,
+    RequestFailed,
+    api_prefix,
+    domain_of,
+    request_json,
+)
+from shared.nats.settings import ConnectionSettings
+from shared.policy import EVERY_REVISION
+from shared.subjects import ROOT
+
+CONNECT_DEADLINE = 20.0
+LOOK_EVERY = 2.0
+"""Seconds between two looks at the stream: what it holds, the hub's time, the regions' sources."""
+IDLE = 0.2
+"""Seconds before an archive that had nothing new is asked again."""
+PAUSES = (0.5, 1.0, 2.0, 5.0)
+FOLDED_AT_ONCE = 2_000
+"""So many messages are folded before others may run."""
+_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
+
+logger = logging.getLogger(__name__)
+
+
+class _State(msgspec.Struct, frozen=True):
+    last_seq: int = 0
+
+
+class _External(msgspec.Struct, frozen=True):
+    api: str = ""
+
+
+class _Transform(msgspec.Struct):
+    src: str = ""
+
+
+class _Source(msgspec.Struct):
+    name: str
+    lag: int = 0
+    active: int = -1
+    external: _External = _External()
+    filter_subject: str = ""
+    subject_transforms: list[_Transform] = []
+    error: dict[str, Any] | None = None
+
+
+class _Info(msgspec.Struct):
+    created: str
+    ts: str = ""
+    state: _State = _State()
+    sources: list[_Source] = []
+
+
+class _Place(msgspec.Struct):
+    seq: int
+    time: str
+
+
+class _Found(msgspec.Struct):
+    message: _Place
+
+
+class AnotherArchive(Exception):
+    """The archive is not the one that was read: it was created again, or restored from an older copy."""
+
+
+class Feed:
+    """One reader of one archive. ``on_changes`` hears of each batch after it is committed."""
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        stream: str,
+        path: Path,
+        *,
+        choria_region: str = "",
+        on_changes: Callable[[Changes], None] = lambda _changes: None,
+    ) -> None:
+        self._connection, self._stream, self._path = connection, stream, path
+        self._choria_region, self._on_changes = choria_region, on_changes
+        self._api = api_prefix(connection.domain)
+        self.fleet = Fleet(choria_region)
+        self.store: LiveStore
+        self.wrong = "not connected yet"
+        self.restored = 0
+        self._origin: Origin | None = None
+        self._looked: tuple[Sourcing, float] = Sourcing(), time.monotonic()
+
+    @property
+    def sourcing(self) -> Sourcing:
+        """Say what the hub said last, with its time brought up to now: by how long ago it said so."""
+        said, looked_at = self._looked
+        elapsed = round((time.monotonic() - looked_at) * 1_000_000)
+        return msgspec.structs.replace(said, now=said.now + elapsed) if said.now else said
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether there is a store to read from."""
+        return self._origin is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether everything was read that the archive held at some time."""
+        return self._looked[0].caught_up_at > 0
+
+    async def run(self) -> None:
+        """Read for ever; end only when cancelled, or where the store fails."""
+        failures = 0
+        while True:
+            try:
+                client = await connect(self._connection, name="muster-live", deadline=CONNECT_DEADLINE)
+                async with client:
+                    await self._open(client)
+                    failures = 0
+                    await self._read(client)
+            except (ConnectFailed, ApiError, RequestFailed) as error:
+                self._say_wrong(str(error))
+            except AnotherArchive as error:
+                logger.warning("%s: the live state is made anew", error)
+                self._set_aside()
+                self.restored += 1
+            await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+            failures += 1
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._origin is not None:
+            self.store.close()
+
+    def _say_wrong(self, wrong: str) -> None:
+        if wrong != self.wrong:
+            logger.warning("the archive cannot be read: %s", wrong)
+        self.wrong = wrong
+
+    async def _open(self, client: Client) -> None:
+        """Load what was folded of this archive; raise AnotherArchive where it is not the same any more."""
+        info = await self._info(client)
+        origin = Origin(self._stream, parse_instant(info.created), self._choria_region)
+        if self._origin is None:
+            self.store = LiveStore(self._path)
+            self._origin = origin
+            loaded = await asyncio.to_thread(self.store.load, origin)
+            if loaded is None and self.store.is_of_another:
+                raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
+            self.fleet = loaded or Fleet(self._choria_region, self.store.told)
+        self._check(origin, info)
+        await self._check_past(client)
+        self._look(info)
+
+    def _check(self, origin: Origin, info: _Info) -> None:
+        if origin != self._origin:
+            raise AnotherArchive(f"{self._stream} was created again")
+        if info.state.last_seq < self.fleet.sequence:
+            raise AnotherArchive(f"{self._stream} ends before what was read: it was restored from an older copy")
+
+    async def _check_past(self, client: Client) -> None:
+        if not self.fleet.sequence:
+            return
+        subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": self.fleet.sequence}
+        try:
+            found = await request_json(client, subject, body, _Found, deadline=CONNECT_DEADLINE)
+        except ApiError as error:
+            if error.err_code == NO_SUCH_MESSAGE:
+                return
+            raise
+        if parse_instant(found.message.time) > self.fleet.known_through:
+            raise AnotherArchive(f"{self._stream} holds other messages than were read: it was restored")
+
+    def _set_aside(self) -> None:
+        """Begin again; the old file stays beside the new one until the next such change."""
+        self.store.close()
+        self._origin = None
+        self._path.replace(self._path.with_name(f"{self._path.name}.before"))
+        for suffix in ("-wal", "-shm"):
+            self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+        self.fleet = Fleet(self._choria_region)
+
+    async def _read(self, client: Client) -> None:
+        look = asyncio.create_task(self._look_on(client))
+        try:
+            # Plain Choria advisories may come on any subject.
+            subjects = () if self._choria_region else _SUBJECTS
+            async with StreamConsumer(client, self._api, self._stream, CONNECT_DEADLINE, subjects) as consumer:  # type: ignore[arg-type]
+                while not look.done():
+                    await self._read_batch(consumer)
+            await look
+        finally:
+            look.cancel()
+            await asyncio.gather(look, return_exceptions=True)
+
+    async def _read_batch(self, consumer: StreamConsumer) -> None:
+        asked_at = self.sourcing.now
+        messages, wrong = await consumer.fetch(self.fleet.sequence + 1, 1 << 40)
+        if messages is not None:
+            await self._take(messages)
+        if wrong == NOTHING_LEFT:
+            self.wrong = ""
+            said, looked_at = self._looked
+            self._looked = msgspec.structs.replace(said, caught_up_at=max(said.caught_up_at, asked_at)), looked_at
+            await asyncio.sleep(IDLE)
+        elif messages is None:
+            self._say_wrong(wrong)
+            await asyncio.sleep(PAUSES[0])
+
+    async def _take(self, messages: Messages) -> None:
+        columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads
+        archived = list(map(Archived, *columns))
+        changes, fleet, origin = Changes(), self.fleet, self._origin
+        assert origin is not None
+        for begin in range(0, len(archived), FOLDED_AT_ONCE):
+            fleet.fold(archived[begin : begin + FOLDED_AT_ONCE], changes)
+            await asyncio.sleep(0)
+
+        def commit() -> None:
+            with self.store.transaction() as database:
+                self.store.write(database, origin, fleet, changes)
+
+        await asyncio.to_thread(commit)
+        self._on_changes(changes)
+
+    async def _look_on(self, client: Client) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                info = await self._info(client)
+            except RequestFailed as error:
+                self._say_wrong(str(error))
+                continue
+            origin = Origin(self._stream, parse_instant(info.created), self._choria_region)
+            self._check(origin, info)
+            self._look(info)
+
+    async def _info(self, client: Client) -> _Info:
+        subject = f"{self._api}.STREAM.INFO.{self._stream}"
+        return await request_json(client, subject, None, _Info, deadline=CONNECT_DEADLINE)
+
+    def _look(self, info: _Info) -> None:
+        said, _ = self._looked
+        now = max(parse_instant(info.ts), self.fleet.known_through) if info.ts else self.fleet.known_through
+        sources = {region: _source(each) for each in info.sources for region in _regions_of(each)}
+        self._looked = (
+            Sourcing(archive_sequence=info.state.last_seq, now=now, caught_up_at=said.caught_up_at, sources=sources),
+            time.monotonic(),
+        )
+
+
+def _source(found: _Source) -> Source:
+    error = str(found.error.get("description", found.error)) if found.error else ""
+    return Source(lag=found.lag, silent_us=-1 if found.active < 0 else found.active // 1_000, error=error)
+
+
+def _regions_of(source: _Source) -> set[str]:
+    """Say which regions' words a source brings: by what it takes, else by the domain that it is in."""
+    taken = [source.filter_subject, *(each.src for each in source.subject_transforms)]
+    tokens = [subject.split(".") for subject in taken]
+    named = {each[1] for each in tokens if len(each) > 2 and each[0] == ROOT and each[1] not in ("*", ">")}
+    domain = domain_of(source.external.api)
+    return named or ({domain} if domain else set())

@@ -1,0 +1,394 @@
+"""Serve the live fleet over HTTP: the API, its events, the metrics and the page. The composition root of the service.
+
+One loop reads the archive (``feed.py``); another looks at the state once a second, and publishes what changed. Both end
+the process when they fail: whoever supervises it starts it again.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from aggregator.config import AggregatorSettings
+from aggregator.live import answers
+from aggregator.live.api import (
+    AdvisoryPage,
+    AdvisoryRow,
+    FleetView,
+    HistoryPoint,
+    Operation,
+    OperationDone,
+    SenderPage,
+    SenderStory,
+    SitePage,
+    SiteView,
+)
+from aggregator.live.events import Broadcast
+from aggregator.live.feed import Feed
+from aggregator.live.fold import Changes, Told
+from aggregator.live.guard import COOKIE, Guard, GuardedApp, Right
+from aggregator.live.metrics import LiveCollector
+from aggregator.live.openapi import Endpoint, document
+from aggregator.live.store import StoreReader
+from aggregator.live.view import Sourcing, View
+from shared.instants import HOUR, MINUTE
+
+TICK = 1.0
+"""Seconds between two looks at the state."""
+PING = 15
+"""Seconds of silence after which a listener is sent a comment, and within which it must take what it is sent."""
+MOST_ADVISORIES = 200
+"""So many advisories of one look are published; of more, the last ones."""
+MOST_BODY = 1 << 20
+_STORY = "/senders/{region}/{site}/{block}/{sender:path}"
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """An operation is not carried out; the text is one line."""
+
+
+class Operations(Protocol):
+    """Carries out what operators order."""
+
+    async def carry_out(self, operation: Operation) -> OperationDone:
+        """Do it; raise Refused."""
+
+
+class Extension(Protocol):
+    """What is served beside the API, and looks at each view: incidents, alerts, the page."""
+
+    def routes(self, service: "Service") -> Sequence[BaseRoute]:
+        """Give its routes."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Give those of its routes that are part of the API's description."""
+
+    async def look(self, service: "Service", view: View) -> None:
+        """Look at the state once a second; whatever it writes goes through ``service.feed.store``."""
+
+
+class _Shown(NamedTuple):
+    """What of a site is worth an event: how far it is known moves on all the time."""
+
+    state: object
+    counts: tuple[int, ...]
+    reason: object
+    since: int
+    maintenance: tuple[object, ...]
+
+
+class Service:
+    """Feed, view, listeners and routes of one process."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        operations: Operations | None = None,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
+        self.settings, self.guard = settings, Guard(settings.live)
+        self._operations, self._extensions = operations, extensions
+        self.broadcast = Broadcast(secrets.token_hex(4))
+        self.message_count = 0
+        lakehouse = settings.lakehouse
+        self.feed = Feed(
+            settings.hub, lakehouse.archive_stream, settings.live_path,
+            choria_region=lakehouse.choria_region, on_changes=self._on_changes,
+        )  # fmt: skip
+        self._told: list[Told] = []
+        self._shown: dict[tuple[str, str], _Shown] = {}
+        self._fleet: FleetView | None = None
+        self._sampled_at = 0
+        self._readers: list[StoreReader] = []
+        self._view: View | None = None
+        self._viewed_at = 0.0
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(LiveCollector(self))
+        self._registry = registry
+
+    @property
+    def view(self) -> View:
+        """Give the state as of now: not older than a look."""
+        if self._view is None or time.monotonic() - self._viewed_at > TICK:
+            self._view = View(self.feed.fleet, self.feed.sourcing, self.settings.live.unknown_after)
+            self._viewed_at = time.monotonic()
+        return self._view
+
+    @property
+    def sourcing(self) -> Sourcing:
+        """Say what the hub said last."""
+        return self.feed.sourcing
+
+    async def run(self) -> None:
+        """Read and look for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.feed.run())
+            tasks.create_task(self._look_on())
+
+    def close(self) -> None:
+        """Close all files."""
+        for reader in self._readers:
+            reader.close()
+        self.feed.close()
+
+    @asynccontextmanager
+    async def reader(self) -> AsyncIterator[StoreReader]:
+        """Lend a reader of what was committed; raise HTTPException before anything was."""
+        if not self.feed.is_open:
+            raise HTTPException(503, f"nothing was read yet: {self.feed.wrong}")
+        path = self.settings.live_path
+        reader = (
+            self._readers.pop() if self._readers else await asyncio.to_thread(StoreReader, path, self.feed.restored)
+        )
+        if reader.generation != self.feed.restored:
+            reader.close()
+            reader = await asyncio.to_thread(StoreReader, path, self.feed.restored)
+        try:
+            yield reader
+        finally:
+            self._readers.append(reader)
+
+    def app(self) -> ASGIApp:
+        """Give the application that answers."""
+        routes: list[BaseRoute] = [endpoint.route for endpoint in self._endpoints()]
+        for extension in self._extensions:
+            routes += extension.routes(self)
+        handlers = {HTTPException: _told_plainly}
+        return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)  # type: ignore[arg-type]
+
+    def publish(self, name: str, record: object) -> None:
+        """Give every listener an event."""
+        self.broadcast.publish(name, msgspec.json.encode(record))
+
+    def _on_changes(self, changes: Changes) -> None:
+        self.message_count += changes.message_count
+        self._told = [*self._told, *changes.told][-MOST_ADVISORIES:]
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            if not self.feed.is_ready:
+                # What an archive had told before is no news.
+                self._told = []
+                continue
+            view = self.view
+            self._publish(view)
+            for extension in self._extensions:
+                await extension.look(self, view)
+            self._sample(view)
+
+    def _publish(self, view: View) -> None:
+        if view.whole != self._fleet:
+            self._fleet = view.whole
+            self.publish("fleet", view.whole)
+        changed = list(self._changed_sites(view))
+        for begin in range(0, len(changed), 200):
+            self.publish("site", changed[begin : begin + 200])
+        if self._told:
+            fleet, told = self.feed.fleet, self._told
+            self._told = []
+            self.publish("advisory", [_row(fleet, each) for each in told])
+
+    def _changed_sites(self, view: View) -> Iterable[SiteView]:
+        for site in view.sites:
+            counts = msgspec.structs.astuple(site.counts)
+            maintenance = tuple(block.maintenance for block in site.blocks)
+            shown = _Shown(site.state, counts, site.reason, site.since_us, maintenance)
+            if self._shown.get((site.region, site.site)) != shown:
+                self._shown[site.region, site.site] = shown
+                yield site
+
+    def _sample(self, view: View) -> None:
+        minute = view.now - view.now % MINUTE
+        if minute <= self._sampled_at:
+            return
+        self._sampled_at = minute
+        with self.feed.store.transaction() as database:
+            self.feed.store.sample(database, HistoryPoint(minute, view.whole.counts))
+
+    def _endpoints(self) -> list[Endpoint]:
+        own = [
+            Endpoint("/fleet", self._get_fleet, FleetView, "Count the fleet, and say how far it can be trusted."),
+            Endpoint("/sites", self._get_sites, SitePage, "List sites.", answers.SiteQuery),
+            Endpoint("/sites/{region}/{site}", self._get_site, SiteView, "Give one site."),
+            Endpoint("/senders", self._get_senders, SenderPage, "List senders.", answers.SenderQuery),
+            Endpoint(_STORY, self._get_story, SenderStory, "Tell one sender's story."),
+            Endpoint(
+                "/advisories", self._get_advisories, AdvisoryPage, "List the last advisories.", answers.AdvisoryQuery
+            ),
+            Endpoint(
+                "/history", self._get_history, list[HistoryPoint], "Give the fleet's curve.", answers.HistoryQuery
+            ),
+            Endpoint(
+                "/operations", self._post_operation, OperationDone, "Order something; needs the right to operate.",
+                body=Operation,
+            ),
+            *(each for extension in self._extensions for each in extension.endpoints()),
+        ]  # fmt: skip
+        described = msgspec.json.encode(document(own))
+
+        async def get_description(_request: Request) -> Response:
+            return Response(described, media_type="application/json")
+
+        return [
+            *own,
+            Endpoint("/openapi.json", get_description, None, ""),
+            Endpoint("/events", self._get_events, None, ""),
+            Endpoint("/session", self._post_session, None, "", method="POST"),
+            Endpoint("/healthz", self._get_health, None, "", prefix=""),
+            Endpoint("/readyz", self._get_readiness, None, "", prefix=""),
+            Endpoint("/metrics", self._get_metrics, None, "", prefix=""),
+        ]
+
+    async def _get_fleet(self, _request: Request) -> Response:
+        return json_answer(self.view.whole)
+
+    async def _get_sites(self, request: Request) -> Response:
+        return json_answer(answers.sites(self.view, query_of(request, answers.SiteQuery)))
+
+    async def _get_site(self, request: Request) -> Response:
+        region, site = request.path_params["region"], request.path_params["site"]
+        try:
+            return json_answer(self.view.site(region, site))
+        except KeyError:
+            raise HTTPException(404, f"nothing was heard of {region}.{site}") from None
+
+    async def _get_senders(self, request: Request) -> Response:
+        query, view = query_of(request, answers.SenderQuery), self.view
+        async with self.reader() as reader:
+            return json_answer(await _in_thread(answers.senders, view, reader, query))
+
+    async def _get_story(self, request: Request) -> Response:
+        region, site, block, sender = (request.path_params[name] for name in ("region", "site", "block", "sender"))
+        view = self.view
+        async with self.reader() as reader:
+            return json_answer(await _in_thread(answers.story, view, reader, (region, site, block, sender)))
+
+    async def _get_advisories(self, request: Request) -> Response:
+        query, view = query_of(request, answers.AdvisoryQuery), self.view
+        async with self.reader() as reader:
+            return json_answer(await _in_thread(answers.advisories, view, reader, query))
+
+    async def _get_history(self, request: Request) -> Response:
+        hours = query_of(request, answers.HistoryQuery).hours
+        if not 0 < hours <= 24 * 7:
+            raise HTTPException(400, "hours is a number up to 168")
+        since = self.view.now - round(hours * HOUR)
+        async with self.reader() as reader:
+            return json_answer(await asyncio.to_thread(reader.history, since))
+
+    async def _get_events(self, request: Request) -> Response:
+        last_id = request.headers.get("last-event-id", request.query_params.get("last_event_id", ""))
+        broadcast = self.broadcast
+
+        async def events() -> AsyncIterator[ServerSentEvent]:
+            async for event in broadcast.listen(last_id):
+                yield ServerSentEvent(event.data.decode(), event=event.name, id=broadcast.id_of(event))
+
+        return EventSourceResponse(events(), ping=PING, send_timeout=PING)
+
+    async def _post_operation(self, request: Request) -> Response:
+        if self.guard.right_of(request.headers) < Right.OPERATE:
+            raise HTTPException(403, "this needs a token with the right to operate")
+        operation = await body_of(request, Operation)
+        if self._operations is None:
+            raise HTTPException(501, "this service was started without a policy")
+        try:
+            return json_answer(await self._operations.carry_out(operation))
+        except Refused as error:
+            raise HTTPException(409, str(error)) from error
+
+    async def _post_session(self, request: Request) -> Response:
+        """Keep a token in a cookie that no script can read, so that a browser may ask."""
+        given = await body_of(request, _Session)
+        right = self.guard.right_of_token(given.token)
+        if given.token and not right:
+            raise HTTPException(401, "not a token that this service knows")
+        answer = json_answer({"right": (right or self.guard.right_of(request.headers)).name.lower()})
+        if given.token:
+            answer.set_cookie(COOKIE, given.token, httponly=True, samesite="strict", secure=self.guard.is_secure)
+        else:
+            answer.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=self.guard.is_secure)
+        return answer
+
+    async def _get_health(self, _request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def _get_readiness(self, _request: Request) -> Response:
+        if not self.feed.is_ready:
+            return PlainTextResponse(f"not ready: {self.feed.wrong or 'the archive is being read'}\n", 503)
+        return PlainTextResponse(f"{'behind: ' + self.feed.wrong if self.feed.wrong else 'ready'}\n")
+
+    async def _get_metrics(self, _request: Request) -> Response:
+        return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _Session(msgspec.Struct, forbid_unknown_fields=True):
+    """A token to keep; "" forgets the one that is kept."""
+
+    token: str
+
+
+def json_answer(record: object, status: int = 200) -> Response:
+    """Write a record as JSON."""
+    return Response(msgspec.json.encode(record), status, media_type="application/json")
+
+
+def query_of(request: Request, model: type[T]) -> T:
+    """Read a query; raise HTTPException where it is not one."""
+    given = dict(request.query_params)
+    # An empty field of a form is one that was not filled in.
+    given = {name: value for name, value in given.items() if value}
+    try:
+        return msgspec.convert(given, model, strict=False)
+    except msgspec.ValidationError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+async def body_of(request: Request, model: type[T]) -> T:
+    """Read a JSON body; raise HTTPException where it is not one."""
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "send JSON, with Content-Type: application/json")
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY:
+            raise HTTPException(413, "too long")
+    try:
+        return msgspec.json.decode(bytes(body), type=model)
+    except msgspec.MsgspecError as error:
+        raise HTTPException(400, str(error)) from error
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return await asyncio.to_thread(work, *arguments)
+    except answers.NotFound as error:
+        raise HTTPException(404, str(error)) from error
+    except answers.BadQuery as error:
+        raise HTTPException(400, str(error)) from error
+
+
+async def _told_plainly(_request: Request, error: HTTPException) -> Response:
+    return json_answer({"error": error.detail}, error.status_code)
+
+
+def _row(fleet: Any, told: Told) -> AdvisoryRow:
+    return answers.advisory_row(fleet, told, fleet.senders.block[told.sender], fleet.senders.names[told.sender])

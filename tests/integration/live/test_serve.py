@@ -1,0 +1,140 @@
+"""The service shows what the hub's archive says, with the real server, and goes on where it stood."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.instants import MINUTE, SECOND
+from shared.policy import DeclareMaintenance, Scope
+from tests.support.lakehouse.hub import Block, Hub, said
+from tests.support.live.live_service import LiveService, serving
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with Hub(tmp_path / "hub") as running_hub:
+        yield running_hub
+
+
+@pytest.fixture
+def service(hub: Hub, tmp_path: Path) -> Iterator[LiveService]:
+    with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as running_service:
+        yield running_service
+
+
+PATHS = ("sites", "senders", "advisories", "senders/eu-west/dub1/nodes/web1")
+
+
+def now() -> int:
+    return time.time_ns() // 1_000
+
+
+def test_fleet_sites_senders_and_story_are_what_the_archive_says(hub: Hub, service: LiveService) -> None:
+    at = now() - 20 * MINUTE
+    dub1, ber1 = Block("eu-west", "dub1"), Block("eu-west", "ber1")
+    messages = [dub1.new(f"web{number}", at) for number in range(5)] + [ber1.new("db1", at)]
+    messages += [dub1.stale("web3", at), dub1.recovered("web3", at + 14 * MINUTE), dub1.stale("web4", at + SECOND)]
+    through = now() - SECOND
+    service.wait_through(hub.publish([*messages, dub1.watermark(at, through), ber1.watermark(at, through)]))
+
+    fleet = service.get("fleet")
+    assert fleet["counts"] == {"up": 5, "stale": 1, "unknown": 0, "maintenance": 0, "retired": 0}
+    assert fleet["trust"] == "all 2 sites are current"
+    page = service.get("sites", sort="trouble")
+    assert [(site["site"], site["state"]) for site in page["sites"]] == [("dub1", "stale"), ("ber1", "up")]
+    assert page["sites"][0]["since_us"] == at + SECOND
+    assert page["sites"][0]["known_until_us"] == through
+
+    first = service.get("senders", site="dub1", region="eu-west", limit=3)
+    second = service.get("senders", site="dub1", region="eu-west", limit=3, after=first["after"])
+    found = [(each["sender"], each["state"]) for each in (*first["senders"], *second["senders"])]
+    assert found == [("web0", "up"), ("web1", "up"), ("web2", "up"), ("web3", "up"), ("web4", "stale")]
+    assert second["after"] == ""
+    assert [each["sender"] for each in service.get("senders", state="stale")["senders"]] == ["web4"]
+    assert [each["sender"] for each in service.get("senders", search="EB2")["senders"]] == ["web2"]
+    story = service.get("senders/eu-west/dub1/nodes/web3")
+    assert [each["kind"] for each in story["advisories"]] == ["recovered", "stale", "new"]
+    assert [each["sender"] for each in service.get("advisories", limit=2)["advisories"]] == ["web4", "web3"]
+
+
+def test_a_restart_continues_and_a_rebuild_from_the_archive_says_the_same(hub: Hub, tmp_path: Path) -> None:
+    at = now() - 20 * MINUTE
+    dub1 = Block("eu-west", "dub1")
+    with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as service:
+        service.wait_through(hub.publish([dub1.new("web1", at), dub1.new("web2", at), dub1.watermark(at, now())]))
+        assert service.stop() == 0
+    last = hub.publish([dub1.stale("web1", at), dub1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as service:
+        service.wait_through(last)
+        continued = [
+            service.get(path) for path in ("sites", "senders", "advisories", "senders/eu-west/dub1/nodes/web1")
+        ]
+        service.stop()
+    (tmp_path / "lake" / "live.db").unlink()
+    with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as service:
+        service.wait_through(last)
+        rebuilt = [service.get(path) for path in PATHS]
+    assert [each["sender"] for each in continued[2]["advisories"]] == ["web1", "web2", "web1"]
+    assert continued == rebuilt
+
+
+def test_events_tell_what_changed_and_resume_behind_the_last_one_seen(hub: Hub, service: LiveService) -> None:
+    at = now() - 20 * MINUTE
+    dub1 = Block("eu-west", "dub1")
+    service.wait_through(hub.publish([dub1.new("web1", at), dub1.watermark(at, now())]))
+    with service.events() as events:
+        assert next(events)[1] == "reset"
+        hub.publish([dub1.stale("web1", at), dub1.watermark(at, now())])
+        event_id, name, data = next(each for each in events if each[1] == "advisory")
+        assert (name, data[-1]["kind"], data[-1]["sender"]) == ("advisory", "stale", "web1")
+    hub.publish([dub1.recovered("web1", now())])
+    with service.events(event_id) as events:
+        seen = []
+        for _, name, data in events:
+            seen.append(name)
+            if name == "advisory":
+                assert [each["kind"] for each in data] == ["recovered"]
+                break
+    assert "reset" not in seen
+
+
+def test_whatever_is_not_known_now_is_unknown_with_its_reason(hub: Hub, tmp_path: Path) -> None:
+    at = now() - 20 * MINUTE
+    silent, holed, current = (Block("eu-west", site) for site in ("dub1", "ber1", "ams1"))
+    messages = [block.new("web1", at) for block in (silent, holed, current)]
+    messages += [silent.stale("web1", at), silent.watermark(at, at + 13 * MINUTE)]
+    holed.ordinal += 1
+    with serving(tmp_path, hub.connection, 'unknown_after = "2m"\n') as service:
+        last = hub.publish([*messages, holed.watermark(at, now()), current.watermark(at, now())])
+        # The hub's own time is what it stored them at: the silent site's last word is as old as it says.
+        fleet = service.wait_through(last)
+        assert fleet["counts"] == {"up": 1, "stale": 0, "unknown": 2, "maintenance": 0, "retired": 0}
+        found = {site["site"]: site for site in service.get("sites")["sites"]}
+        assert {name: (each["state"], each["reason"]) for name, each in found.items()} == {
+            "dub1": ("unknown", "agent_behind"),
+            "ber1": ("unknown", "ordinals_missing"),
+            "ams1": ("up", None),
+        }
+        assert found["dub1"]["since_us"] == at + 13 * MINUTE
+        assert found["ber1"]["blocks"][0]["missing_count"] == 1
+        (sender,) = service.get("senders", site="dub1", region="eu-west")["senders"]
+        assert (sender["state"], sender["told"], sender["reason"]) == ("unknown", "stale", "agent_behind")
+        assert service.get("senders", state="stale")["senders"] == []
+        assert len(service.get("senders", state="unknown")["senders"]) == 2
+
+
+def test_declared_maintenance_is_shown_and_ends_when_it_is_taken_back(hub: Hub, service: LiveService) -> None:
+    at = now() - 20 * MINUTE
+    dub1 = Block("eu-west", "dub1")
+    whole = DeclareMaintenance(at, now() + 60 * MINUTE, "new switch")
+    named = DeclareMaintenance(at, now() + 60 * MINUTE, "new disk", ("db1",))
+    messages = [dub1.new("web1", at), dub1.new("db1", at), dub1.watermark(at, now())]
+    service.wait_through(hub.publish([*messages, said(Scope("eu-west", "dub1"), 1, at, named)]))
+    assert service.get("fleet")["counts"]["maintenance"] == 1
+    assert [each["sender"] for each in service.get("senders", state="maintenance")["senders"]] == ["db1"]
+    service.wait_through(hub.publish([said(Scope("eu-west"), 2, at, whole)]))
+    (site,) = service.get("sites")["sites"]
+    assert (site["state"], site["blocks"][0]["maintenance"]["reason"]) == ("maintenance", "new switch")
+    assert service.get("fleet")["counts"]["maintenance"] == 2
