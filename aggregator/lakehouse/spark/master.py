@@ -5,7 +5,8 @@ import socket
 
 _CONNECT_SECONDS = 5.0
 _STANDALONE = re.compile(r"spark://(?P<hosts>[^/,\s]+:\d+(?:,[^/,\s]+:\d+)*)")
-_OTHERS = re.compile(r"local(\[.*\])?|local-cluster\[.*\]|yarn|k8s://\S+")
+_LOCAL = re.compile(r"local(\[.*\])?|local-cluster\[.*\]")
+_SENT_AWAY = re.compile(r"yarn|k8s://\S*|mesos://\S*", re.IGNORECASE)
 
 
 class MasterUnreachable(RuntimeError):
@@ -16,11 +17,14 @@ def check_master(master: str) -> None:
     """Raise MasterUnreachable; of Spark's own cluster at least one master must answer."""
     standalone = _STANDALONE.fullmatch(master)
     if standalone is None:
-        if not _OTHERS.fullmatch(master):
+        if _LOCAL.fullmatch(master):
+            return
+        if _SENT_AWAY.fullmatch(master):
+            # Its executors start in containers without our Python and jars: each task would fail there, one by one.
             raise MasterUnreachable(
-                f"not a Spark master: {master!r}, write local[*], spark://host:7077, yarn or k8s://..."
+                f"{master}: workers there have no Muster, and none is sent to them; write local[*] or spark://host:7077"
             )
-        return
+        raise MasterUnreachable(f"not a Spark master: {master!r}, write local[*] or spark://host:7077")
     reasons = []
     for place in standalone["hosts"].split(","):
         host, _, port = place.rpartition(":")
