@@ -303,7 +303,7 @@ def _take_what_is_new(
     reading = settings.lakehouse.reading
     source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
     spans, choria_region = _chunks(plan, hub.report), settings.lakehouse.choria_region
-    with closing(read_chunks(spark, source, spans, place, choria_region)) as chunks:
+    with closing(read_chunks(spark, source, spans, place, hub.report.message_size, choria_region)) as chunks:
         for chunk in chunks:
             end = msgspec.structs.replace(position, sequence=chunk.span.last)
             taken, position = writer.take(spark, chunk, end, done)

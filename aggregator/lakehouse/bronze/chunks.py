@@ -21,7 +21,10 @@ from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_fai
 from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
 from aggregator.lakehouse.spark.process import GONE
 
-SLICE_MESSAGES = 100_000
+SLICE_MESSAGES, SLICE_BYTES = 100_000, 64 << 20
+"""What one task reads at most."""
+_WORTH_MESSAGES, _WORTH_BYTES = 20_000, 8 << 20
+"""From so much on a task of its own pays, where a core has nothing else to do."""
 POOL = "reading"
 """Of Spark's scheduler, which gives each pool its share of the cores: else what is read ahead would go first."""
 
@@ -38,18 +41,25 @@ class Chunk(NamedTuple):
 
 
 def read_chunks(
-    spark: SparkSession, source: StreamSlices, spans: Sequence[Span], place: Place | None, choria_region: str = ""
+    spark: SparkSession,
+    source: StreamSlices,
+    spans: Sequence[Span],
+    place: Place | None,
+    message_size: int,
+    choria_region: str = "",
 ) -> Generator[Chunk, None, None]:
     """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
 
-    ``choria_region`` is that of plain Choria advisories on subjects outside ``fleet.>``.
+    ``message_size``: bytes of a message on the average. ``choria_region`` is that of plain Choria advisories on
+    subjects outside ``fleet.>``.
     """
+    count = partial(slice_count, message_size=message_size, parallelism=spark.sparkContext.defaultParallelism)
     if place is None:
         for span in spans:
-            raw = load(spark, source, (span.first, span.last), _slice_count(span), choria_region)
+            raw = load(spark, source, (span.first, span.last), count(span), choria_region)
             yield Chunk(span, raw, None)
         return
-    with _Ahead(spark, partial(stage_slice, source, choria_region), place) as ahead:
+    with _Ahead(spark, partial(stage_slice, source, choria_region), place, count) as ahead:
         for span, following in zip_longest(spans, spans[1:]):
             staged = ahead.take(span)
             if following is not None:
@@ -66,9 +76,13 @@ class _Ahead:
     """Reads one chunk at a time in a thread of its own. A context manager; what nobody took is removed at its end."""
 
     def __init__(
-        self, spark: SparkSession, stage: Callable[[Place, tuple[int, int]], StagedSlice], place: Place
+        self,
+        spark: SparkSession,
+        stage: Callable[[Place, tuple[int, int]], StagedSlice],
+        place: Place,
+        count: Callable[[Span], int],
     ) -> None:
-        self._spark, self._stage, self._place = spark, stage, place
+        self._spark, self._stage, self._place, self._count = spark, stage, place, count
         self._group = f"reading-{uuid4()}"
         self._thread = ThreadPoolExecutor(1, "reading")
         self._reading: Future[StagedFiles] | None = None
@@ -106,7 +120,7 @@ class _Ahead:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(self._group, f"reading {span}")
-        slices = cut(span.first, span.last, _slice_count(span))
+        slices = cut(span.first, span.last, self._count(span))
         try:
             found = context.parallelize(slices, len(slices)).map(partial(self._stage, place)).collect()
         except BaseException:
@@ -116,5 +130,12 @@ class _Ahead:
         return StagedFiles(place, found)
 
 
-def _slice_count(span: Span) -> int:
-    return -(-span.count // SLICE_MESSAGES)
+def slice_count(span: Span, message_size: int, parallelism: int) -> int:
+    """Say into how many slices ``span`` is cut: none too large, and one for each core if that pays.
+
+    ``message_size``: bytes of a message on the average.
+    """
+    messages, size = span.count, span.count * message_size
+    needed = max(-(-messages // SLICE_MESSAGES), -(-size // SLICE_BYTES))
+    worth = max(-(-messages // _WORTH_MESSAGES), -(-size // _WORTH_BYTES))
+    return max(1, needed, min(parallelism, worth))
