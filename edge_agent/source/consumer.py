@@ -41,6 +41,7 @@ class _Progress(msgspec.Struct, frozen=True):
 
 class _ConsumerConfig(msgspec.Struct):
     ack_policy: str = "none"
+    deliver_policy: str = "all"
     filter_subject: str = ""
     filter_subjects: tuple[str, ...] = ()
     deliver_subject: str = ""
@@ -154,6 +155,8 @@ def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
 
 
 def _hindrance(config: _ConsumerConfig) -> str:
+    if config.deliver_policy in ("new", "last", "last_per_subject"):
+        return f"cannot be set back to what was not read (deliver policy {config.deliver_policy}): delete it"
     if config.headers_only:
         return "delivers headers only: delete it"
     if config.replay_policy != "instant":

@@ -227,6 +227,10 @@ async def test_a_first_sequence_that_does_not_exist_yet_is_waited_for(site: Site
         ),
         ({"ack_policy": "all", "deliver_subject": "push"}, "with ack policy all or explicit, and is a push consumer"),
         ({"ack_policy": "all", "filter_subject": SUBJECT}, f"filters '{SUBJECT}', the settings say ''"),
+        (
+            {"ack_policy": "all", "deliver_policy": "new"},
+            "cannot be set back to what was not read .deliver policy new.",
+        ),
         ({"ack_policy": "all", "replay_policy": "original"}, "replays what waits as slowly as it once came: delete"),
         (
             {"ack_policy": "all", "priority_groups": ["a"], "priority_policy": "overflow"},
