@@ -1,7 +1,7 @@
 """Name what somebody set on our streams that breaks what they promise, and how it is mended. Pure.
 
 Records lie under their own subjects, all of them, until they are too old, and nobody writes them but those who may.
-What else is set by hand does no harm, and is not looked at: placement, limits of room, descriptions.
+What else is set by hand does no harm, and is not looked at: placement, descriptions, protection from deletes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,6 +11,7 @@ from aggregator.topology.confinement import is_confined
 from aggregator.topology.model import HUB, Config, Desired, DesiredStream
 from aggregator.topology.observed.state import Found, origin_place, sources_of, taken_subjects
 from aggregator.topology.plan.differences import source_pairs, title
+from shared.instants import format_duration
 from shared.policy import EVERY_REVISION
 from shared.sizes import format_size
 from shared.subjects import ROOT, covers, overlap
@@ -88,10 +89,31 @@ def _of_ours(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
     if config.get("allow_rollup_hdrs"):
         text = "lets one message remove all before it (Nats-Rollup)"
         yield Harm("allow_rollup_hdrs", text, {"allow_rollup_hdrs": False}, loses=False)
+    yield from _of_lifetimes(wanted, config)
+    if (most := config.get("max_consumers") or -1) > 0:
+        text = f"has no more than {most:,} consumers (max_consumers): those of copies and readers are refused"
+        yield Harm("max_consumers", text, {"max_consumers": -1}, loses=False)
     limits = config.get("consumer_limits") or {}
     if limits.get("inactive_threshold") or 0 < limits.get("max_ack_pending", 0) < _MOST_PENDING:
         text = "limits its consumers (consumer_limits): those of copies go while nobody reads, or are refused"
         yield Harm("consumer_limits", text, {"consumer_limits": None}, loses=False)
+
+
+def _of_lifetimes(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
+    """List what lets single records go, or not come, by themselves."""
+    if config.get("allow_msg_ttl"):
+        text = "lets a message say when it goes (Nats-TTL), and no server takes that back"
+        yield Harm("allow_msg_ttl", text, {}, loses=False)
+    if config.get("subject_delete_marker_ttl"):
+        text = "puts markers of its own among the records when old ones go (subject_delete_marker_ttl)"
+        yield Harm("subject_delete_marker_ttl", text, {"subject_delete_marker_ttl": 0}, loses=False)
+    if (most := config.get("max_msgs") or -1) > 0 and config.get("discard") != "new":
+        text = f"keeps its newest {most:,} messages (max_msgs), and lets go of others whoever has yet to read them"
+        yield Harm("max_msgs", text, {}, loses=False)
+    if wanted.config.get("sources") and config.get("duplicate_window"):
+        window = format_duration(config["duplicate_window"] // 1_000)
+        text = f"takes no message whose id it has seen within {window} (duplicate_window), also of another region"
+        yield Harm("duplicate_window", text, {"duplicate_window": 0})
 
 
 def _of_copies(wanted: DesiredStream, config: Config) -> Iterator[Harm]:

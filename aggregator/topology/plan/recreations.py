@@ -41,9 +41,14 @@ def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
 
 
 def needs_another_stream(change: FieldChange) -> bool:
-    """Tell what needs a new stream: the server lets a mirror become a stream of its own, but not turn back."""
+    """Tell what needs a new stream.
+
+    The server lets a mirror become a stream of its own, but not turn back, and changes limits to interest and back.
+    """
     if change.field == "mirror":
         return change.after is not None
     if change.field in ("deny_delete", "deny_purge"):
         return not change.after
-    return change.field in ("storage", "retention")
+    if change.field == "retention":
+        return "workqueue" in (change.before, change.after)
+    return change.field == "storage"

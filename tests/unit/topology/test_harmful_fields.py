@@ -38,19 +38,25 @@ MENDED: list[tuple[tuple[str, ...], Config, Severity]] = [
     (("ARCHIVE", "REPORT"), {"max_msg_size": 900_000}, Severity.CRITICAL),
     (HUBS, {"max_msgs_per_subject": 5}, Severity.CRITICAL),
     (HUBS, {"allow_rollup_hdrs": True}, Severity.WARNING),
+    (HUBS, {"subject_delete_marker_ttl": 10**9}, Severity.WARNING),
+    (HUBS, {"max_consumers": 1}, Severity.WARNING),
+    (("ARCHIVE",), {"duplicate_window": 60 * 10**9}, Severity.CRITICAL),
     (HUBS, {"consumer_limits": {"inactive_threshold": 10**9}}, Severity.WARNING),
     (HUBS, {"consumer_limits": {"max_ack_pending": 5}}, Severity.WARNING),
 ]
 NAMED: list[tuple[tuple[str, ...], Config]] = [
     ((FLEET,), {"max_msg_size": 1000}),
     ((AT_SITE,), {"subject_transform": {"src": ">", "dest": "elsewhere.>"}}),
+    (HUBS, {"allow_msg_ttl": True}),
+    (COPIES, {"max_msgs": 1000}),
 ]
 HARMLESS: list[tuple[tuple[str, ...], Config]] = [
     ((FLEET,), {"subject_transform": {"src": "other.>", "dest": "hidden.>"}}),
     (HUBS, {"republish": {"src": ">", "dest": "copy.fleet.>"}}),
     (("ARCHIVE", "REPORT"), {"no_ack": True}),
     (HUBS, {"max_msg_size": 1 << 20}),
-    (HUBS, {"max_msgs": 1000, "description": "ours", "deny_purge": True, "metadata": {"owner": "ops"}}),
+    ((FLEET,), {"max_msgs": 1000}),
+    (HUBS, {"description": "ours", "deny_purge": True, "metadata": {"owner": "ops"}}),
     (HUBS, {"consumer_limits": {"max_ack_pending": 5000}}),
     ((AT_SITE,), {"max_msgs_per_subject": 1, "no_ack": True, "allow_rollup_hdrs": True, "sources": [{"name": "RAW"}]}),
     (("FREE",), {**TRANSFORM, "no_ack": True, "republish": {"src": ">", "dest": "fleet.>"}}),
