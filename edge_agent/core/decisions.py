@@ -84,7 +84,7 @@ class BlindCause(StrEnum):
 
 _MEANINGS = {
     BlindCause.UNPROVEN: "nothing proved that it could be seen: agent, link or server was away",
-    BlindCause.GAP: "its retention removed messages before they were read",
+    BlindCause.GAP: "it let go of messages before they were read: retention, or a damaged file",
     BlindCause.NEW_EPOCH: "its past turned out to have changed",
     BlindCause.REFUSED: "it had refused what was sent to it, or lacked what it copies",
     BlindCause.NARROWED: "it had not taken what some had sent",

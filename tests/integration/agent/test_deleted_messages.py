@@ -12,6 +12,7 @@ from shared.identifiers import AdvisoryKind
 from tests.support.agent.agent_process import STALE_AFTER, Deployment, deployed
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
 from tests.support.agent.agent_within import agent_within
+from tests.support.agent.told_agent import until_running
 from tests.support.nats.source_site import STREAM
 from tests.support.waiting import until
 
@@ -50,6 +51,31 @@ async def test_a_silent_node_does_not_recover_by_the_marker_of_its_last_word(tmp
             assert not await stage.region.senders_with(AdvisoryKind.RECOVERED)
             counters = (await stage.region.watermarks())[-1].counters
             assert counters["probes"]["delete_marker"] == 1
+
+
+async def test_what_a_damaged_block_of_the_server_held_is_time_that_nobody_saw(tmp_path: Path) -> None:
+    async with deployed(tmp_path) as deployment:
+        site, agent = deployment.site, deployment.agent
+        await until_running(deployment)
+        await agent.stopped()
+        # A block has 8 MB.
+        body = b'{"sender":"node0.example.net","padding":"%b"}' % (b"x" * 500_000)
+        await site.publish(*[body] * 40)
+        await site.server.stop()
+        directory = site.server.settings.store_dir / "jetstream"
+        _, damaged, *_ = sorted(directory.rglob("msgs/*.blk"), key=lambda block: int(block.stem))
+        damaged.write_bytes(bytes(damaged.stat().st_size))
+        for index in directory.rglob("index.db"):
+            index.unlink()
+        await site.server.start()
+        agent.start()
+
+        async def is_counted() -> bool:
+            (known,) = (await agent.status_json())["blocks"]
+            return bool(known["counters"].get("blind", {}).get("gap"))
+
+        await until(is_counted, "what is lost is a gap")
+        assert "it let go of messages before they were read: retention, or a damaged file" in agent.log
 
 
 async def told(stage: Stage, kind: AdvisoryKind, senders: set[str]) -> bool:

@@ -32,7 +32,7 @@ def test_what_has_stopped_is_told_at_once_when_it_begins_anew() -> None:
     log = CountLog()
     told(log, 0)
     unproven = "unproven (nothing proved that it could be seen: agent, link or server was away)"
-    gap = "gap (its retention removed messages before they were read)"
+    gap = "gap (it let go of messages before they were read: retention, or a damaged file)"
     assert told(log, 1, blind={"unproven": 1}) == [f"stream nodes: blind: {unproven} 1; in all 1"]
     assert told(log, MINUTE + 1, blind={"unproven": 1}) == []
     assert told(log, MINUTE + 2, blind={"unproven": 1, "gap": 2}) == [f"stream nodes: blind: {gap} 2; in all 3"]
