@@ -124,17 +124,17 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
     from edge_agent.store.read_only import StoreUnreadable
 
     settings = agent.load(config_path)
-    path, listen = Path(settings.store.path), settings.monitor.listen
+    path = Path(settings.store.path)
     if check:
         try:
-            report = read_status(path, listen)
+            report = read_status(path)
         except StoreUnreadable as error:
             echo(str(error))
             sys.exit(2)
         wrong = report.conditions
         echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
-    report = read_status(path, listen)
+    report = read_status(path)
     echo(json_text(report) if as_json else render_status(report, width()))
 
 

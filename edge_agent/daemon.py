@@ -7,14 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.block_state import BlockState
 from edge_agent.core.namesake import Namesake, boot_id
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.ingest.block import IngestPhase
@@ -36,36 +35,6 @@ from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
 from shared.cancellation import cancel_all
-from shared.identifiers import BlockId
-
-
-def check_store_identity(path: Path, settings: AgentSettings, known: Iterable[tuple[BlockId, BlockState]]) -> None:
-    """Hold what the store knows against the settings; raise StoreUnusable, saying what to do.
-
-    A block that the settings do not name any more is left alone: its records still leave.
-    """
-    blocks = {block.name: block for block in settings.stream}
-    for block_id, state in known:
-        if (block_id.region, block_id.site) != (settings.region, settings.site):
-            raise StoreUnusable(
-                f"store {path} belongs to site {block_id.site} of region {block_id.region}, the settings say site "
-                f"{settings.site} of region {settings.region}: name them as before, or "
-                f"move {path} and {path.name}.marker away to begin anew"
-            )
-        block = blocks.get(block_id.block)
-        if block is None:
-            continue
-        for what, before, wanted in (
-            ("stream", state.position.stream, block.source.stream),
-            ("mode", state.mode, block.mode),
-        ):
-            if before != wanted:
-                raise StoreUnusable(
-                    f"block {block.name} had {what} {before} in store {path}, the settings say {wanted}: "
-                    # Readers know its senders by these names: the marker has them told of the loss.
-                    f"give it another name, or move {path} away, not its marker, to begin anew"
-                )
-
 
 log = logging.getLogger("muster.agent")
 
@@ -144,10 +113,10 @@ async def _run_agent(
     async with keep_watchdog(stopping):
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
         try:
-            check_store_identity(path, settings, await store.known_blocks())
-            agent = Agent(
-                settings, store, key, replaces_lost=replaces_lost, displaced=hold.displaced, namesake=namesake
-            )
+            for block_id, state in await store.known_blocks():
+                if said := settings.contradiction(block_id, state):
+                    raise StoreUnusable(said)
+            agent = Agent(settings, store, key, hold, replaces_lost=replaces_lost, namesake=namesake)
             collect_rarely()
             # SQLite's thread wants the interpreter for microseconds at a time: a busy loop lets go of it that often.
             sys.setswitchinterval(SWITCH_INTERVAL)
@@ -174,13 +143,13 @@ class Agent:
         settings: AgentSettings,
         store: SqliteStore,
         key: bytes,
+        hold: Hold,
         *,
         replaces_lost: bool,
-        displaced: Callable[[], str] = str,
         namesake: Namesake | None = None,
     ) -> None:
         self._settings = settings
-        self._displaced = displaced
+        self._hold = hold
         self._namesake = namesake
         self._store = store
         self._links = Links(settings.site)
@@ -210,7 +179,7 @@ class Agent:
         """Run every part; end when told to, raise what a part raised."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
-                tasks.create_task(self._board.keep_written(self._store, self._displaced), name="status"),
+                tasks.create_task(self._board.keep_written(self._store, self._hold), name="status"),
                 *(tasks.create_task(part, name=name) for name, part in self._working_parts()),
                 tasks.create_task(keep_supervisor_informed(self._board), name="supervisor"),
                 tasks.create_task(give_memory_back(), name="memory"),

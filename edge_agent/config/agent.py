@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from edge_agent.config.stream import StreamSettings
+from edge_agent.core.block_state import BlockState
 from shared.identifiers import BlockId, validated_token
 from shared.instants import SECOND
 from shared.nats.settings import ConnectionSettings
@@ -134,6 +135,29 @@ class AgentSettings(Settings, frozen=True):
     def block_id(self, block: StreamSettings) -> BlockId:
         """Name a block."""
         return BlockId(self.region, self.site, block.name)
+
+    def contradiction(self, block_id: BlockId, state: BlockState) -> str:
+        """Say in what a block of the store is not what these settings say, and what to do; "" where it is.
+
+        A block that the settings do not name any more is left alone: its records still leave.
+        """
+        path = self.store.path
+        if (block_id.region, block_id.site) != (self.region, self.site):
+            return (
+                f"store {path} belongs to site {block_id.site} of region {block_id.region}, the settings say site "
+                f"{self.site} of region {self.region}: name them as before, or move {path} and "
+                f"{Path(path).name}.marker away to begin anew"
+            )
+        for block in self.stream:
+            pairs = (("stream", state.position.stream, block.source.stream), ("mode", state.mode, block.mode))
+            for what, before, wanted in pairs if block.name == block_id.block else ():
+                if before != wanted:
+                    # Readers know its senders by these names: the marker has them told of the loss.
+                    return (
+                        f"block {block.name} had {what} {before} in store {path}, the settings say {wanted}: "
+                        f"give it another name, or move {path} away, not its marker, to begin anew"
+                    )
+        return ""
 
     def consumer_of(self, block: StreamSettings) -> str:
         """Name a block's durable consumer."""

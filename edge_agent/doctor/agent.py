@@ -6,10 +6,11 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.core.namesake import NamePhase
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
-from edge_agent.observability.health import block_of, of_parts
+from edge_agent.observability.health import NAMES, block_of, of_parts
 from edge_agent.observability.status_board import UPSTREAM, now
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
@@ -23,7 +24,7 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
     """Read the status that the agent writes every two seconds; ``above`` is what was found before."""
     path = Path(settings.store.path)
     try:
-        report = read_status(path, settings.monitor.listen)
+        report = read_status(path)
     except StoreUnreadable as error:
         yield _unshown(error)
         return
@@ -38,6 +39,9 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
         yield _finding_of(condition, above)
     for condition in soon:
         yield msgspec.structs.replace(_finding_of(condition, above), level=Level.WARN, condition="")
+    names = report.parts.get(NAMES)
+    if report.is_running and names and names.phase == NamePhase.UNWATCHED:
+        yield good("agent", f"names {names.phase}: {names.reason}")
     if not report.conditions and not soon:
         yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
 

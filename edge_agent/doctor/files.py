@@ -9,15 +9,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from edge_agent.config.agent import AgentSettings
+from edge_agent.core.block_state import BlockState
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
-from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL
+from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL, NOT_RUNNING
 from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
-from edge_agent.store.read_only import holds_less
+from edge_agent.store.read_only import StoreUnreadable, holds_less, reading
 from edge_agent.store.site_key import KeyDamaged, read_key
+from shared.identifiers import BlockId
 from shared.nats.causes import MEND_FILE
 from shared.nats.secrets import UnusableSecret, login, tls_context
 from shared.nats.settings import ConnectionSettings
@@ -36,6 +40,7 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     try:
         yield from _directory(path)
         yield from _leftovers(path)
+        yield from _contradictions(path, settings)
         yield from _legibility(path)
         yield from _disk(path, int(settings.store.max_outbox))
     except PermissionError as error:
@@ -195,6 +200,20 @@ def _leftovers(path: Path) -> Iterator[Finding]:
     if aside:
         remedy = "look after the disk; delete them when nobody wants to look into them"
         yield warning("store", f"set aside as corrupt: {', '.join(aside)}", remedy)
+
+
+def _contradictions(path: Path, settings: AgentSettings) -> Iterator[Finding]:
+    """Say that the agent refuses to run with these settings on this store."""
+    try:
+        with reading(path) as database:
+            rows = database.execute("SELECT region, site, name, state FROM block").fetchall()
+            known = [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
+    except StoreUnreadable:
+        # Told of with the agent.
+        return
+    for said in filter(None, (settings.contradiction(*each) for each in known)):
+        what, _, remedy = said.rpartition(": ")
+        yield bad("store", what, remedy, NOT_RUNNING)
 
 
 def _legibility(path: Path) -> Iterator[Finding]:

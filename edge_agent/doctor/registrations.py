@@ -35,7 +35,7 @@ async def check_registrations(
         mean_size = info.state.bytes // info.state.messages
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
     if sample is not None:
-        findings += _identification(name, sample, policy.stale_after)
+        findings += _identification(name, sample, policy.stale_after, block.filter_subject)
         findings += _repeated_ids(name, sample, info.config.duplicate_window)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
@@ -47,9 +47,11 @@ async def check_registrations(
     return [*findings, *(judge(name, known, policy) if known else ())]
 
 
-def _identification(name: str, sample: Sample, stale_after: int) -> Iterator[Finding]:
+def _identification(name: str, sample: Sample, stale_after: int, filter_subject: str) -> Iterator[Finding]:
     count, rejected = sample.message_count, sum(sample.rejected.values())
-    if not count:
+    if not count and not filter_subject:
+        yield good(name, "what the stream held was gone before it could be looked at")
+    elif not count:
         yield warning(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
     elif rejected:
         causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())

@@ -334,7 +334,14 @@ PAIR_ALONE = Kind(
     "start it, or look at its link",
 )
 
-# Its own pages
+# Its own pages, and its log
+
+LOG_LOST = Kind(
+    "log_lost",
+    _W,
+    "Lines of the agent's log cannot be written: its target is full, or nobody reads it any more.",
+    "make room, or let somebody read; where its reader was replaced, start the agent anew",
+)
 
 MONITOR_NOT_LISTENING = Kind(
     "monitor_not_listening",

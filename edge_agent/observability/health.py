@@ -31,7 +31,9 @@ from shared.instants import MINUTE, SECOND, format_duration
 from shared.sizes import format_size
 
 DRAIN_PATIENCE = 1 * MINUTE
-MOVING_WITHIN = 10 * SECOND
+MOVING_WITHIN = 15 * SECOND
+"""Longer than a lock of the store's is waited for, of which nothing comes either."""
+
 LOOKED_LATELY = 15 * SECOND
 """For so long it is known how much waits, when it cannot be asked."""
 
@@ -132,6 +134,13 @@ def of_parts(parts: Mapping[str, PartStatus], at: int, *, with_patience: bool = 
             yield kind.of(name, what, stream=block_of(name), since=part.since)
 
 
+def of_store(cause: str, what: str, parts: Mapping[str, PartStatus]) -> Iterator[Condition]:
+    """Give the condition that the store cannot be written, unless a block's reading says so; ``cause`` as it does."""
+    kind = _KINDS[_STREAM][f"paused, {cause}"]
+    if all(part_kind(name, part) is not kind for name, part in parts.items()):
+        yield kind.of(STORE, f"cannot be written, {cause}: {what}")
+
+
 def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], at: int) -> Iterator[Condition]:
     """Give the conditions that follow from how far a block has read."""
     subject = f"stream {block}"
@@ -151,7 +160,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         ahead = format_duration(reached.ahead // SECOND * SECOND)
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
-    if is_not_moving(reached) and is_reading:
+    if reading and is_reading and is_not_moving(reached) and at - reading.since >= MOVING_WITHIN:
         what, remedy = f"{reached.pending:,} messages wait to be read, and nothing comes", ""
         if reached.unacknowledged:
             what += f": the server misses the acknowledgements of {reached.unacknowledged:,}, and lets no more wait"

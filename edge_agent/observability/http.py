@@ -9,7 +9,6 @@ agent's address (DNS rebinding), and the browser then names that name as the hos
 
 import asyncio
 import contextlib
-import http.client
 import ipaddress
 import os
 import re
@@ -47,23 +46,6 @@ class Health(msgspec.Struct, frozen=True):
     useful: bool
     conditions: list[Condition]
     boot_id: str
-
-
-ASKED_FOR = 2.0
-"""How long the pages of an agent of the same host are waited for, in seconds."""
-
-
-def ask_health(listen: str) -> Health | None:
-    """Ask the agent that listens there; None where nobody does, or does not answer as one. Blocks for a while."""
-    host_name, _, port = listen.rpartition(":")
-    asking = http.client.HTTPConnection(host_name.strip("[]"), int(port or 0), timeout=ASKED_FOR)
-    try:
-        asking.request("GET", "/healthz")
-        return msgspec.json.decode(asking.getresponse().read(), type=Health)
-    except (OSError, http.client.HTTPException, msgspec.MsgspecError):
-        return None
-    finally:
-        asking.close()
 
 
 async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: SqliteStore, path: Path) -> None:
@@ -136,7 +118,8 @@ async def _answer(method: str, target: str, board: StatusBoard, store: SqliteSto
             status = "200 OK" if page == "/healthz" or not errors(conditions) else "503 Service Unavailable"
             return status, _JSON, _health_page(board, conditions)
         case "/metrics":
-            lanes = await asyncio.to_thread(_oldest, path)
+            # A disk that hangs would keep a thread for each scrape.
+            lanes = {} if store.trouble else await asyncio.to_thread(_oldest, path)
             agent = board.agent
             numbers = _numbers(board, store, lanes)
             return "200 OK", CONTENT_TYPE, expose(metrics_of(numbers), {"region": agent.region, "site": agent.site})

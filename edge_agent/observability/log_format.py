@@ -58,9 +58,30 @@ def _value(value: object) -> str:
     return msgspec.json.encode(text).decode() if text.isprintable() else json.dumps(text)
 
 
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Write lines; ``trouble`` says why the last one could not be written, "" where it was."""
+
+    trouble = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or remember why not: where nobody reads any more, nobody is to be told there."""
+        self.trouble = ""
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's own
+        """Do not write that to standard error, which is where lines go."""
+        self.trouble = str(sys.exc_info()[1])
+
+
+def log_trouble() -> str:
+    """Say why the last line of this process's log could not be written; "" where it was."""
+    handlers = (each for each in logging.getLogger().handlers if isinstance(each, LineHandler))
+    return next((each.trouble for each in handlers if each.trouble), "")
+
+
 def log_to(stream: TextIO, form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:
     """Send everything that is logged in this process to ``stream``, with what ``context`` says in every line."""
-    handler = logging.StreamHandler(stream)
+    handler = LineHandler(stream)
     handler.setFormatter(LineFormatter(form, context))
     root = logging.getLogger()
     root.handlers[:] = [handler]

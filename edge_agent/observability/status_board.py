@@ -15,7 +15,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest.port import Progress
-from edge_agent.observability.conditions import Condition, Kind, errors
+from edge_agent.observability.conditions import LOG_LOST, NOT_MOVING, Condition, Kind, errors
 from edge_agent.observability.fault_log import ConditionLog, CountLog, FaultLog, LogLine
 from edge_agent.observability.health import (
     IN_PLACE,
@@ -27,15 +27,19 @@ from edge_agent.observability.health import (
     of_parts,
     of_reading,
     of_state,
+    of_store,
     part_kind,
 )
+from edge_agent.observability.log_format import log_trouble
 from edge_agent.observability.pair_status import PairStatus
 from edge_agent.runtime.tally import Tally
+from edge_agent.store.files import Hold
 from edge_agent.store.port import OutboxLevel, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
 
 WRITE_INTERVAL = 2.0
+MOST_NOTED = 30
 UPSTREAM = "upstream"
 CONNECTED = "connected"
 DISCONNECTED = "not connected"
@@ -103,6 +107,7 @@ class StatusBoard:
         self._conditions = ConditionLog()
         self._level = OutboxLevel()
         self._readers: dict[str, _Reader] = {}
+        self._store: SqliteStore | None = None
         self._last_problem: PartStatus | None = None
         self._changed = asyncio.Event()
         self._is_muted = False
@@ -135,13 +140,24 @@ class StatusBoard:
     def _judged(self) -> Iterator[Condition]:
         """Give what is no part's phase."""
         at, progress = now(), self.progress()
+        of_store = list(self._of_store())
+        yield from of_store
         for block, reached in progress.items():
-            yield from of_reading(block, reached, self._parts, at)
+            reading = of_reading(block, reached, self._parts, at)
+            # What is read waits for the store.
+            yield from (each for each in reading if not of_store or each.name != NOT_MOVING.name)
             state = self._readers[block].state
             if state is not None:
                 yield from of_state(block, state, sum(reached.senders.values()))
         yield from of_outbox(self._level, at)
         yield from self._raised.values()
+        if lost := log_trouble():
+            yield LOG_LOST.of("log", f"lines cannot be written: {lost}")
+
+    def _of_store(self) -> Iterator[Condition]:
+        trouble = self._store.trouble if self._store is not None else None
+        if trouble is not None:
+            yield from of_store(trouble.cause, str(trouble), self._parts)
 
     def condition(self, kind: Kind, subject: str) -> Callable[[str], None]:
         """Give what is called with what is wrong with ``subject`` (named as a part is), and with "" when it is over."""
@@ -189,41 +205,47 @@ class StatusBoard:
 
         return report
 
-    async def keep_written(self, store: SqliteStore, displaced: Callable[[], str]) -> None:
+    async def keep_written(self, store: SqliteStore, hold: Hold) -> None:
         """Write the board when it changes, and every two seconds as a sign of life; look where its file is."""
+        self._store, is_noted = store, False
         report = self.reporter(STORE)
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WRITE_INTERVAL):
                     await self._changed.wait()
             self._changed.clear()
-            where = displaced()
+            where = hold.displaced()
             if where or STORE in self._parts:
                 report("displaced" if where else IN_PLACE, where)
             for part, faults in self._faults.items():
                 self._write_lines(part, faults.pass_time(now()))
             self._level = await store.outbox_level()
+            if log_trouble():
+                log.warning("log: lines before this one could not be written")
             for line in self._counts.take(now(), store.counters()):
                 log.warning(line.text, extra={"fields": {"stream": line.block, "counter": line.what}})
             await self._write(store, self.agent)
+            if store.trouble or is_noted:
+                is_noted = store.trouble is not None
+                body = msgspec.json.encode(self.conditions()[:MOST_NOTED]) if is_noted else b""
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(hold.note, body)
 
     async def write_last(self, store: SqliteStore) -> None:
         """Write that the agent was told to stop: who asks later can tell that from a death."""
         await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now()))
 
     async def _write(self, store: SqliteStore, agent: AgentStatus) -> None:
-        # Of a full disk, or a store that is locked, the log tells, and ``status`` by the age of what it finds.
+        status = {
+            "agent": msgspec.structs.replace(agent, written_at=now()),
+            "last_problem": self._last_problem,
+            "pair": self.pair() if self.pair else None,
+            "conditions": self.conditions(),
+            **{f"part:{name}": part for name, part in self._parts.items()},
+            **{f"progress:{name}": progress for name, progress in self.progress().items()},
+        }
         with contextlib.suppress(StoreUnwritable):
-            await store.write_status(
-                {
-                    "agent": msgspec.structs.replace(agent, written_at=now()),
-                    "last_problem": self._last_problem,
-                    "pair": self.pair() if self.pair else None,
-                    "conditions": self.conditions(),
-                    **{f"part:{name}": part for name, part in self._parts.items()},
-                    **{f"progress:{name}": progress for name, progress in self.progress().items()},
-                }
-            )
+            await store.write_status(status)
 
     def _write_lines(self, part: str, lines: Iterable[LogLine]) -> None:
         for line in lines:
@@ -238,4 +260,6 @@ class StatusBoard:
             **({"repeated": line.repeated} if line.repeated else {}),
             **({"lasted_s": round(line.lasted / SECOND, 1)} if line.lasted else {}),
         }
-        log.log(logging.WARNING if line.is_fault else logging.INFO, line.text, extra={"fields": fields})
+        # A part that need not work, such as the watch over names, is in no condition.
+        is_wrong = line.is_fault and line.condition
+        log.log(logging.WARNING if is_wrong else logging.INFO, line.text, extra={"fields": fields})

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
 from edge_agent.observability.health import PartStatus, in_order, of_outbox
-from edge_agent.observability.http import ask_health
 from edge_agent.observability.pair_status import PairStatus
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.store import schema
 from edge_agent.store.chunks import oldest_at
+from edge_agent.store.files import lock_of, note_of
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range
@@ -31,7 +32,6 @@ from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 LEAST_FREE = 1 << 20
-_CANNOT_WRITE = {kinds.DISK_FULL.name, kinds.DISK_FAILING.name, kinds.STORE_LOCKED.name}
 STARTS = "starting: a process has the store and has not written yet"
 
 
@@ -101,27 +101,51 @@ class StatusReport(msgspec.Struct, frozen=True):
         return self.life in (ProcessState.STARTING, ProcessState.RUNNING, ProcessState.SILENT)
 
 
-def read_status(path: Path, listen: str = "") -> StatusReport:
+def read_status(path: Path) -> StatusReport:
     """Read the store without disturbing the agent; raise StoreUnreadable.
 
-    An agent that has not written for a while, and has pages at ``listen``, is asked there why.
+    Why an agent has not written for a while stands beside its store, or is to be seen of disk and process.
     """
     with reading(path) as database:
         database.execute("BEGIN")
         report = read_report(database, is_held=is_held(path))
-    free = shutil.disk_usage(path.parent).free
-    report = msgspec.structs.replace(report, disk_free=free)
+    report = msgspec.structs.replace(report, disk_free=shutil.disk_usage(path.parent).free)
     if report.life is not ProcessState.SILENT:
         return report
-    health = ask_health(listen) if listen else None
-    if health and health.boot_id == report.agent.boot_id and _CANNOT_WRITE & {each.name for each in health.conditions}:
-        return msgspec.structs.replace(report, conditions=health.conditions)
-    if free < LEAST_FREE:
-        what = f"disk full: {format_size(free)} left at {path.parent}; it cannot even write its status"
-        full = kinds.DISK_FULL.of("agent", what, since=report.agent.written_at)
-        others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
-        return msgspec.structs.replace(report, conditions=[full, *others])
-    return report
+    others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
+    found = _noted(path) or [_why_silent(path, report), *others]
+    return msgspec.structs.replace(report, conditions=found)
+
+
+def _noted(path: Path) -> list[Condition]:
+    """Read what the agent could not write into its store."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(note_of(lock_of(path))[1], type=list[Condition])
+    return []
+
+
+def _why_silent(path: Path, report: StatusReport) -> Condition:
+    """Say why an agent that is there writes nothing, as far as that can be seen from outside."""
+    pid, since = report.agent.pid, report.agent.written_at
+    if report.disk_free < LEAST_FREE:
+        what = f"disk full: {format_size(report.disk_free)} left at {path.parent}; it cannot even write its status"
+        return kinds.DISK_FULL.of("agent", what, since=since)
+    if os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+        what = f"disk failing: {path.parent} can only be read now: what is mounted there takes nothing more"
+        return kinds.DISK_FAILING.of("agent", what, since=since)
+    if _is_suspended(pid):
+        remedy = f"let it go on: kill -CONT {pid}"
+        return kinds.AGENT_SILENT.of("agent", f"silent: process {pid} is suspended", since=since, remedy=remedy)
+    what = f"silent: process {pid} is there, but hangs, or cannot write its store"
+    return kinds.AGENT_SILENT.of("agent", what, since=since)
+
+
+def _is_suspended(pid: int) -> bool:
+    """Tell whether a process is stopped, as proc(5) has it; where the system does not say, it is not."""
+    with suppress(OSError):
+        # Behind its name, which may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+    return False
 
 
 def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) -> StatusReport:
@@ -164,8 +188,7 @@ def _process_condition(life: ProcessState, agent: AgentStatus) -> Condition:
     if life is ProcessState.STARTING:
         return kinds.STARTING.of("agent", STARTS)
     if life is ProcessState.SILENT:
-        what = f"silent: process {agent.pid} is there, but hangs, is suspended, or cannot write its store"
-        return kinds.AGENT_SILENT.of("agent", what, since=agent.written_at)
+        return kinds.AGENT_SILENT.of("agent", f"silent: process {agent.pid} is there", since=agent.written_at)
     if life is ProcessState.STOPPED:
         return kinds.NOT_RUNNING.of("agent", "not running: stopped, as it was told", since=agent.stopped_at)
     return kinds.NOT_RUNNING.of("agent", "not running: killed or crashed", since=agent.written_at)
@@ -236,7 +259,8 @@ def _process_state(agent: AgentStatus, is_held: bool | None) -> ProcessState:
         return ProcessState.DIED
     if not _is_alive(agent.pid):
         return ProcessState.STARTING if is_held else ProcessState.DIED
-    if now() - agent.written_at < SIGN_OF_LIFE:
+    # A clock that was set back makes nobody alive.
+    if abs(now() - agent.written_at) < SIGN_OF_LIFE:
         return ProcessState.RUNNING
     # Without a word of the kernel about the lock, the number may long be another process's.
     return ProcessState.SILENT if is_held else ProcessState.DIED

@@ -38,6 +38,7 @@ LOOK_AGAIN = 300.0
 
 RETRY_AFTER = 5.0
 RETRY_WHERE_UNKNOWN = 30.0
+_GONE = f"there is no stream {STREAM} in this region any more: make it again (muster-aggregator apply)"
 _NO_MESSAGE_STATUS = ("404", "408")
 
 
@@ -109,6 +110,7 @@ class PolicyFeed:
         if len(past) == 1:
             ((created_at, revision),) = past.items()
             self._last, self._given_at = (created_at, revision), behind[-1].given_at
+            self._is_known = revision > 0
         while not is_cancelled():
             self._changed.clear()
             if self._denied:
@@ -119,8 +121,10 @@ class PolicyFeed:
             try:
                 await self._listen()
             except ApiError as error:
-                self._say(PolicyPhase.NONE, "" if error.err_code == NO_SUCH_STREAM else str(error))
-                await self._pause(LOOK_AGAIN)
+                is_gone = error.err_code == NO_SUCH_STREAM and self._last[1] > 0
+                reason = str(error) if error.err_code != NO_SUCH_STREAM else ""
+                self._say(PolicyPhase.UNHEARD if is_gone else PolicyPhase.NONE, _GONE if is_gone else reason)
+                await self._pause(RETRY_AFTER if is_gone else LOOK_AGAIN)
             except (RequestFailed, _Lost) as error:
                 if self._client.is_connected and not self._denied:
                     self._say(PolicyPhase.UNHEARD, str(error))

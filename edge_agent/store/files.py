@@ -132,8 +132,15 @@ class Prepared(msgspec.Struct, frozen=True):
     is_older: bool = False
 
 
+NOTE_ROOM = 16 << 10
+"""Bytes of a lock's file, taken at the start: its holder's note goes there also when the disk has no more room."""
+
+
 class Hold:
-    """The lock of a store, and the files that its holder has open: they may be moved, removed or replaced meanwhile."""
+    """The lock of a store, and the files that its holder has open: they may be moved, removed or replaced meanwhile.
+
+    The lock's file names the file that is open, and on its second line holds what its holder cannot write into that.
+    """
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self._path = path
@@ -156,12 +163,17 @@ class Hold:
             self._opened = {self._path: _identity(os.fstat(file.fileno()))}
             with suppress(OSError):
                 # Of a full disk: nobody is told then which file it is.
-                os.write(self._lock.fileno(), self._opened[self._path].encode())
+                self.note(b"")
             try:
                 yield
             finally:
                 self._opened = {}
                 self._lock.truncate(0)
+
+    def note(self, body: bytes) -> None:
+        """Leave a line for who reads a store that cannot be written; raise OSError. Blocks where the disk hangs."""
+        room = NOTE_ROOM - len(head := f"{self._opened[self._path]}\n".encode())
+        os.pwrite(self._lock.fileno(), head + (body if len(body) <= room else b"").ljust(room, b"\0"), 0)
 
     def displaced(self) -> str:
         """Say which of the store's files is not where it was opened any more, and what to do; "" where all are."""
@@ -197,6 +209,12 @@ def displaced(path: Path, there: str, remedy: str) -> str:
     return f"{path}: {what} while the agent runs on it; {remedy}"
 
 
+def note_of(lock: Path) -> tuple[str, bytes]:
+    """Read which file the holder of a lock has open, and what it cannot write into that; raise OSError."""
+    opened, _, note = lock.read_bytes().partition(b"\n")
+    return opened.decode("ascii", "replace"), note.rstrip(b"\0")
+
+
 def lock_of(path: Path) -> Path:
     """Name a store's lock, in which its holder notes which file it has open."""
     return path.with_name(path.name + ".lock")
@@ -217,7 +235,7 @@ def links_of(path: Path) -> list[str]:
 
 def _opened(path: Path) -> TextIO:
     """Open for writing, and make, a file of the agent's own; no link is followed, nothing written yet."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displaced, identity_of, lock_of
+from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displaced, identity_of, lock_of, note_of
 from edge_agent.store.marker import noted
 from edge_agent.store.sqlite import is_damage, may_be_the_disk
 from shared.system_errors import reason_of
@@ -73,7 +73,7 @@ def _refuse_displaced(path: Path) -> None:
 def _displaced(path: Path) -> str:
     try:
         lock = lock_of(path) if is_held(path) else _removed_lock(path)
-        opened, there = lock.read_text() if lock else "", identity_of(path)
+        opened, there = note_of(lock)[0] if lock else "", identity_of(path)
         log = path.with_name(path.name + "-wal")
         is_without_log = not identity_of(log)
     except OSError:

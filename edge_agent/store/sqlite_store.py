@@ -53,6 +53,8 @@ from shared.identifiers import BlockId
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""
 
+HANGS_AFTER = LOCK_PATIENCE + 2
+
 
 class SqliteStore:
     """The store of one agent: senders, blocks, outbox, counters and status. Whatever needs its file finds damage."""
@@ -74,6 +76,8 @@ class SqliteStore:
         self._marker = marker
         self._space = DiskSpace(path, database)
         self._lock = asyncio.Lock()
+        self._refused: StoreUnwritable | None = None
+        self._began = 0.0
         self.commits = Tally()
         self._block_counters: dict[str, Counters] = {}
         flusher = Flusher(path, database, self._lock, index, self._space, self._transact)
@@ -154,6 +158,14 @@ class SqliteStore:
         """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
         await self._transact(batch)
         self._block_counters[batch.block_id.block] = batch.state.counters
+
+    @property
+    def trouble(self) -> StoreUnwritable | None:
+        """Say why nothing can be written now: the last transaction failed, or one does not end."""
+        lasted = time.monotonic() - self._began if self._began else 0.0
+        if lasted > HANGS_AFTER:
+            return StoreFailing(f"a write has not ended for {round(lasted)} s, the disk hangs")
+        return self._refused
 
     def counters(self) -> dict[str, Counters]:
         """Give every block's counters, those of its outbox included."""
@@ -361,6 +373,7 @@ class SqliteStore:
             blocks = [batch.block_id.block] if isinstance(batch, BatchCommit) else []
             self._marker.note(outbox.last_row_id, blocks)
 
+        self._began = time.monotonic()
         try:
             if isinstance(batch, BatchCommit):
                 await self._space.check_reserve()
@@ -369,18 +382,24 @@ class SqliteStore:
             self._incarnations.forget_uncommitted()
             self._log.forget_uncommitted()
             if isinstance(error, sqlite3.OperationalError):
-                self._raise_unwritable(error)
+                self._refused = self._unwritable(error)
+                if self._refused is not None:
+                    raise self._refused from error
             raise
+        finally:
+            self._began = 0.0
+        self._refused = None
         self._incarnations.adopt()
         self._log.adopt()
         outbox.adopt()
         return outbox
 
-    def _raise_unwritable(self, error: sqlite3.OperationalError) -> None:
+    def _unwritable(self, error: sqlite3.OperationalError) -> StoreUnwritable | None:
         cause = error.sqlite_errorcode & 0xFF
         if cause == sqlite3.SQLITE_FULL or (cause == sqlite3.SQLITE_IOERR and self._space.is_short):
-            raise StoreFull(str(error)) from error
+            return StoreFull(str(error))
         if cause == sqlite3.SQLITE_IOERR:
-            raise StoreFailing(f"{error} ({error.sqlite_errorname}): the kernel's log says more") from error
+            return StoreFailing(f"{error} ({error.sqlite_errorname}): the kernel's log says more")
         if cause in LOCKED:
-            raise StoreLocked(f"another process keeps {self._path} locked; end that one") from error
+            return StoreLocked(f"another process keeps {self._path} locked; end that one")
+        return None

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from edge_agent.config import agent as agent_config
 from edge_agent.daemon import Agent
 from edge_agent.runtime.links import Links
-from edge_agent.store.files import prepare
+from edge_agent.store.files import held, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
@@ -79,11 +79,14 @@ async def test_a_silent_link_lets_no_other_wait_for_its_end(tmp_path: Path) -> N
 
 
 async def test_an_agent_whose_end_is_broken_off_at_its_links_closes_its_store(tmp_path: Path) -> None:
-    async with deployed(tmp_path) as deployment:
+    async with AsyncExitStack() as stack:
+        deployment = await stack.enter_async_context(deployed(tmp_path))
         settings = agent_config.load(deployment.agent.config)
+        hold = stack.enter_context(held(deployment.agent.store))
         prepare(deployment.agent.store)
+        stack.enter_context(hold.noting_files())
         store = await SqliteStore.open(deployment.agent.store, int(settings.store.max_outbox))
-        agent = Agent(settings, store, site_key(settings.id_key_path), replaces_lost=False)
+        agent = Agent(settings, store, site_key(settings.id_key_path), hold, replaces_lost=False)
         stopping = asyncio.Event()
         running = asyncio.create_task(agent.run_until(stopping))
 

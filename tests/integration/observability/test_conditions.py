@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -15,23 +16,25 @@ import pytest
 
 from edge_agent.observability import health
 from edge_agent.store.site_key import site_key
+from shared.embedded.child_processes import dies_with
 from shared.instants import HOUR, SECOND, format_instant
-from shared.policy import EVERY_REVISION, consumer_name
+from shared.policy import EVERY_REVISION, ForwardSender, Revision, Scope, consumer_name, encode_revision
 from shared.policy import STREAM as POLICY
-from tests.support.agent.agent_process import AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.agent_process import COMMAND, AgentProcess, Deployment, deployed, free_address
 from tests.support.agent.agent_within import agent_within
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
-from tests.support.agent.told_agent import BODIES, until_running
+from tests.support.agent.told_agent import BODIES, arrived, until_running
 from tests.support.nats.one_server import written
 from tests.support.nats.source_site import CONSUMER, STREAM
-from tests.support.observability.six_places import logging_to, over, places, shown
+from tests.support.observability.six_places import lines_of, logging_to, over, places, shown
 from tests.support.pair.pair_stage import pair_stage
 from tests.support.waiting import until
 
-BOUND = 256 << 10
+BOUND, NO_ROOM = 256 << 10, 64 << 10
 Act = Callable[[Deployment], Awaitable[None]]
 
 SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
+UPSTREAM_AUTH = '[upstream.auth]\nuser = "agent"\npassword_file = "password"\n\n'
 AUTH = '[stream.source.auth]\nuser = "agent"\npassword_file = "password"\n\n[stream.sender]'
 USERS = """
 authorization {{ users: [
@@ -255,6 +258,61 @@ async def test_a_disk_that_takes_no_more_though_it_has_room_is_said_until_it_can
         await over(agent, "disk_failing")
 
 
+@pytest.mark.parametrize("name", ["disk_failing", "store_locked"])
+async def test_why_a_store_cannot_be_written_is_said_by_all_where_there_are_no_pages(tmp_path: Path, name: str) -> None:
+    async with deployed(tmp_path) as deployment:
+        await until_running(deployment)
+        agent = deployment.agent
+
+        async def all_say(*wanted: str) -> bool:
+            found = await places(agent)
+            asked = {found[place] for place in ("json", "page", "check", "doctor")}
+            return asked == {frozenset(wanted)} and bool(lines_of(agent, name))
+
+        with closing(sqlite3.connect(agent.store, isolation_level=None)) as other:
+            boundless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            if name == "store_locked":
+                other.execute("BEGIN IMMEDIATE")
+            else:
+                resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (NO_ROOM, resource.RLIM_INFINITY))
+            async with deployment.senders(["node0"], size=8 << 10):
+                await until(lambda: all_say(name), f"all say {name}, and not that the agent hangs")
+                resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, boundless)
+                if name == "store_locked":
+                    other.execute("ROLLBACK")
+                await until(all_say, "all say that it is over")
+
+
+@pytest.mark.provokes("log_lost")
+async def test_a_log_that_nobody_reads_is_said_until_somebody_does(deployment: Deployment) -> None:
+    agent = deployment.agent
+    reader, writer = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        COMMAND, "run", "--config", str(agent.config), stdout=writer, stderr=writer, preexec_fn=dies_with(os.getpid())
+    )
+    os.close(writer)
+    try:
+        await deployment.site.publish(*BODIES)
+        await until(lambda: arrived(deployment, len(BODIES)), "it works")
+        os.close(reader)
+        # What it says of a link is lost.
+        await cut(deployment)
+        await restore(deployment)
+
+        async def all_say(*wanted: str) -> bool:
+            return set((await places(agent)).values()) == {frozenset(wanted)}
+
+        await until(lambda: all_say("log_lost"), "all pages say that the log is lost")
+        reader = os.open(f"/proc/{process.pid}/fd/2", os.O_RDONLY)
+        await until(all_say, "all pages say that it is over")
+        os.set_blocking(reader, False)
+        assert b"condition=log_lost" in os.read(reader, 1 << 16)
+    finally:
+        os.close(reader)
+        process.kill()
+        await process.wait()
+
+
 # Senders
 
 
@@ -365,6 +423,38 @@ async def test_policy_that_is_kept_back_is_said_until_it_is_heard(deployment: De
     await shown(deployment.agent, "policy_not_heard")
     await deployment.region.api(f"CONSUMER.PAUSE.{consumer}", {})
     await over(deployment.agent, "policy_not_heard")
+
+
+async def test_policy_that_was_taken_and_is_gone_from_the_region_is_said(deployment: Deployment) -> None:
+    policy = {"name": POLICY, "subjects": [EVERY_REVISION]}
+    await deployment.region.api(f"STREAM.CREATE.{POLICY}", policy)
+    order = ForwardSender("node0")
+    revision = Revision(revision=1, stream_created_us=1, given_at_us=1, author="test", order=order)
+    await deployment.region.client.publish(Scope("eu-west").subject, encode_revision(revision))
+    await until_running(deployment)
+
+    async def is_taken() -> bool:
+        (known,) = (await deployment.agent.status_json())["blocks"]
+        return bool(known["state"].get("standing", {}).get("revision") == 1)
+
+    await until(is_taken, "the revision is taken")
+    await deployment.region.api(f"STREAM.DELETE.{POLICY}")
+    await shown(deployment.agent, "policy_not_heard")
+    assert f"there is no stream {POLICY} in this region any more" in deployment.agent.log
+
+
+async def test_what_need_not_work_is_no_fault_in_the_log_either(tmp_path: Path) -> None:
+    """The watch over names needs one permission more than publishing does."""
+    Path(written(tmp_path / "password", "secret")).chmod(0o600)
+    settings = SETTINGS.replace("[store]", UPSTREAM_AUTH + "[store]")
+    users = USERS.format(denied='"$JS.API.DIRECT.GET.>"')
+    async with deployed(tmp_path, settings, region_config=users) as deployment:
+        await until_running(deployment)
+        agent = deployment.agent
+        await until(lambda: "names: not watched: not permitted" in agent.log, "it is told")
+        assert not re.search("level=WARNING .*names: not watched", agent.log)
+        _, found, _ = await agent.run_command("doctor", "--config", str(agent.config))
+        assert re.search(r"OK +agent +names not watched: not permitted", found)
 
 
 # A pair

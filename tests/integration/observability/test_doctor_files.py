@@ -51,6 +51,27 @@ def test_the_agents_user_hears_nothing_of_it(config_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("", "", []),
+        ('site = "dub1"', 'site = "dub2"', ["belongs to site dub1 of region eu-west, the settings say site dub2"]),
+        ('stream = "REGISTRATION"', 'stream = "OTHER"', ["block nodes had stream REGISTRATION in store"]),
+    ],
+    ids=["the same", "another site", "another stream"],
+)
+async def test_settings_that_the_agent_refuses_to_run_with_on_its_store_are_said(
+    config_path: Path, before: str, after: str, said: list[str]
+) -> None:
+    async with opened(Path(agent.load(config_path).store.path)) as store:
+        await store.commit(batch(1))
+    config_path.write_text(config_path.read_text().replace(before, after))
+    findings = check_files(config_path, agent.load(config_path))
+    failed = [each.text for each in findings if each.level is Level.FAIL]
+    assert [text for text in failed if any(each in text for each in said)] == failed
+    assert len(failed) == len(said)
+
+
+@pytest.mark.parametrize(
     ("key", "content", "said"),
     [
         ("nkey_seed_file", None, "there is no such file"),

@@ -1,3 +1,4 @@
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -9,7 +10,9 @@ import pytest
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import sqlite_store
 from edge_agent.store.files import StoreUnusable, held, prepare
+from edge_agent.store.port import StoreFailing, StoreLocked
 from tests.support.store.store_batches import batch, opened, registration
+from tests.support.waiting import until
 
 HOLD = """
 import sys, time
@@ -52,6 +55,26 @@ def test_a_killed_agent_keeps_nobody_out(tmp_path: Path) -> None:
         agent.kill()
     with held(path):
         pass
+
+
+async def test_a_store_says_why_nothing_can_be_written_and_that_a_write_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process's lock, waited for longer than a lock is: as a disk that hangs."""
+    monkeypatch.setattr(sqlite_store, "HANGS_AFTER", 0.2)
+    monkeypatch.setattr(sqlite_store, "LOCK_PATIENCE", 2.0)
+    path = tmp_path / "agent.db"
+    async with opened(path) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writing = asyncio.create_task(store.commit(batch(1, [registration("web1", "r")])))
+            await until(lambda: isinstance(store.trouble, StoreFailing), "a write that does not end is said")
+            with pytest.raises(StoreLocked):
+                await writing
+            assert isinstance(store.trouble, StoreLocked)
+            other.execute("ROLLBACK")
+        await store.commit(batch(1, [registration("web1", "r")]))
+        assert store.trouble is None
 
 
 async def test_nothing_is_dropped_from_a_store_that_another_program_keeps_locked(

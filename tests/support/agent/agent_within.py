@@ -17,17 +17,18 @@ async def agent_within(config: Path) -> AsyncIterator[None]:
     """Run an agent on a settings file while the block runs; raise what ended it before."""
     settings = agent_config.load(config)
     path = Path(settings.store.path)
-    with held(path):
+    with held(path) as hold:
         prepare(path)
-        store = await SqliteStore.open(path, int(settings.store.max_outbox))
-        agent = Agent(settings, store, site_key(settings.id_key_path), replaces_lost=False)
-        stopping = asyncio.Event()
-        running = asyncio.create_task(agent.run_until(stopping))
-        try:
-            yield
-        finally:
-            stopping.set()
+        with hold.noting_files():
+            store = await SqliteStore.open(path, int(settings.store.max_outbox))
+            agent = Agent(settings, store, site_key(settings.id_key_path), hold, replaces_lost=False)
+            stopping = asyncio.Event()
+            running = asyncio.create_task(agent.run_until(stopping))
             try:
-                await running
+                yield
             finally:
-                await agent.close()
+                stopping.set()
+                try:
+                    await running
+                finally:
+                    await agent.close()
