@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick docs lock rpm rpm-test deb deb-test release-check clean environment
+.PHONY: help demo test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -47,8 +47,11 @@ lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: 
 rpm: environment ## Build the agent's RPM for EL8, EL9 and EL10 into dist (needs rpmbuild and strip)
 	@packaging/build-rpm.sh dist
 
-rpm-test: environment ## Build it, and install, upgrade and erase it on throw-away machines (as root, with systemd-nspawn)
-	@$(BIN)/python -m pytest tests/acceptance/test_packages.py
+aggregator-rpm: environment ## Build the aggregator's RPMs, with and without Spark, into dist (600 MB)
+	@packaging/build-aggregator-rpm.sh dist
+
+rpm-test: environment ## Build both, and install, upgrade and erase them on throw-away machines (as root, with systemd-nspawn)
+	@MUSTER_PACKAGES=1 $(BIN)/python -m pytest tests/acceptance/test_packages.py tests/acceptance/test_aggregator_package.py
 
 deb: environment ## Build the agent's package for Debian 12 and 13 and Ubuntu 24.04 into dist (needs dpkg-deb and strip)
 	@packaging/build-deb.sh dist

@@ -7,12 +7,18 @@ from importlib.metadata import Distribution, distributions
 EXPRESSIONS = {"Apache 2 License": "Apache-2.0", "MIT License": "MIT OR Apache-2.0", None: "MIT"}
 """What distributions say that do not give an SPDX expression: nkeys, uvloop, aiosqlite."""
 
+TEXTS = {"MIT License": "MIT", "BSD 3-Clause License": "BSD-3-Clause"}
+"""What those begin with that give a whole licence: mmh3, pandas."""
+
 
 def component(distribution: Distribution) -> dict[str, object]:
     """Describe one distribution; PyNaCl's module contains libsodium, which is listed by its licence."""
     said = distribution.metadata["License-Expression"] or distribution.metadata["License"]
     name = distribution.name
-    expression = EXPRESSIONS.get(said, said) + (" AND ISC" if name.lower() == "pynacl" else "")
+    first, _, more = (said or "").partition("\n")
+    expression = (TEXTS[first] if more else EXPRESSIONS.get(said, said)) + (
+        " AND ISC" if name.lower() == "pynacl" else ""
+    )
     purl = f"pkg:pypi/{name.lower().replace('_', '-')}@{distribution.version}"
     return {
         "type": "library",

@@ -142,13 +142,23 @@ class Host:
 ALL_ARE_NEW = sorted(f"n{number}" for number in range(20))
 
 
+def shown_python(python: Path) -> dict[Path, str]:
+    """Say which directory of this host a machine must see to have this Python."""
+    return {} if python.parent == Path("/usr/bin") else {python.parents[1]: "/opt/python"}
+
+
+def put_python(place: Machine, python: Path) -> None:
+    """Put what a machine sees as /opt/python where packages look for it; `ldconfig` on it finds its library."""
+    if python.parent != Path("/usr/bin"):
+        (place.root / "usr/bin" / python.name).symlink_to(f"/opt/python/bin/{python.name}")
+        (place.root / "etc/ld.so.conf.d/python.conf").write_text("/opt/python/lib\n")
+
+
 @contextmanager
 def running_host(directory: Path, python: Path) -> Iterator[Host]:
     """Give a host that is on, has this Python, and no agent."""
-    with machine(directory, {python.parents[1]: "/opt/python"} if python.parent != Path("/usr/bin") else {}) as place:
-        if python.parent != Path("/usr/bin"):
-            (place.root / "usr/bin" / python.name).symlink_to(f"/opt/python/bin/{python.name}")
-            (place.root / "etc/ld.so.conf.d/python.conf").write_text("/opt/python/lib\n")
+    with machine(directory, shown_python(python)) as place:
+        put_python(place, python)
         shutil.copy(BIN / "nats-server", place.root / "usr/local/bin/nats-server")
         (place.root / "etc/nats.conf").write_text(NATS_SETTINGS)
         unit = place.root / "etc/systemd/system/nats.service"
