@@ -53,6 +53,11 @@ COMMANDS = {
     "serve": LazyCommand(
         "aggregator.fleet.commands.serve", "serve", "Show what is up right now: a page, an API and metrics."
     ),
+    "top": LazyCommand("aggregator.fleet.commands.top", "top", "Show the live fleet at a terminal."),
+    "sender": LazyCommand("aggregator.fleet.commands.sender", "sender", "Tell everything about one sender."),
+    "verify": LazyCommand(
+        "aggregator.fleet.commands.verify", "verify", "Compare the live service and the tables, sender by sender."
+    ),
     "scenario": LazyCommand(
         "aggregator.scenarios.commands", "scenario", "Play a documented topology on servers of its own."
     ),

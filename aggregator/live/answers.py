@@ -233,8 +233,8 @@ def advisory_row(fleet: Fleet, told: Told, number: int, sender: str) -> Advisory
         last_seen_us=told.last_seen,
         archived_at_us=told.archived_at,
         event_id=told.event_id,
-        rebuilt=told.rebuilt,
-        by_operator=told.by_operator,
+        rebuilt=bool(told.rebuilt),
+        by_operator=bool(told.by_operator),
         unheard_until_us=told.unheard_until,
     )
 

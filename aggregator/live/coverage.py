@@ -13,13 +13,24 @@ from collections.abc import Iterator
 
 import msgspec
 
+_KEPT = 32
+
 
 class Mark(msgspec.Struct, array_like=True, gc=False):
-    """One watermark, or several that say the same: ``since``, ``through`` (microseconds), ``reached``: an ordinal."""
+    """One watermark, or several that say the same: ``since``, ``through`` (microseconds), ``reached``: an ordinal.
+
+    ``first`` is the instant of the first of several, 0: that of the only one.
+    """
 
     since: int
     through: int
     reached: int
+    first: int = 0
+
+    @property
+    def begun_at(self) -> int:
+        """Give the instant of the first of several."""
+        return self.first or self.through
 
 
 class Life(msgspec.Struct, gc=False):
@@ -41,6 +52,16 @@ class Life(msgspec.Struct, gc=False):
     waiting: list[Mark] = []
     put_back_from: int = 0
     doubled: int = 0
+    vouched: list[Mark] = []
+
+    def vouch(self, mark: Mark) -> None:
+        """Note that a mark vouches. The last ones are kept: it may turn out that they counted a doubled ordinal."""
+        last = self.vouched[-1] if self.vouched else None
+        if last is not None and last.reached == mark.reached:
+            last.through = mark.through
+            return
+        self.vouched.append(Mark(mark.since, mark.through, mark.reached, mark.begun_at))
+        del self.vouched[:-_KEPT]
 
     def hold(self, ordinal: int) -> bool:
         """Note that an ordinal has arrived; tell whether it had not."""
@@ -66,12 +87,12 @@ class Life(msgspec.Struct, gc=False):
     def is_told_twice(self, ordinal: int) -> None:
         """Note that two advisories have an ordinal: of the marks that count it none vouches."""
         self.doubled = min(self.doubled or ordinal, ordinal)
-        for mark in self.waiting:
+        for mark in (*self.waiting, *self.vouched):
             self._put_back_where_doubled(mark)
 
     def _put_back_where_doubled(self, mark: Mark) -> None:
         if self.doubled and mark.reached >= self.doubled:
-            self.put_back_from = min(self.put_back_from or mark.through, mark.through)
+            self.put_back_from = min(self.put_back_from or mark.begun_at, mark.begun_at)
 
     def missing(self, reached: int, *, is_first: bool) -> int:
         """Count the ordinals up to ``reached`` that count and are not held; ``is_first``: of its store's first life."""
@@ -105,7 +126,7 @@ class Life(msgspec.Struct, gc=False):
         self.last = mark
         joined = self.waiting[-1] if self.waiting else None
         if joined is not None and joined.reached == mark.reached and mark.since <= joined.through:
-            joined.through = mark.through
+            joined.first, joined.through = joined.begun_at, mark.through
         else:
             self.waiting.append(Mark(max(mark.since, before), mark.through, mark.reached))
 
@@ -113,6 +134,12 @@ class Life(msgspec.Struct, gc=False):
         self.last = mark
         if self.waiting and self.waiting[-1].through == mark.through:
             self.waiting[-1].reached = mark.reached
+
+
+def known_until(lives: list[Life]) -> int:
+    """Say until when the marks of one store's ``lives`` vouch that do not count what was put back; 0: none does."""
+    put_back_from = min((life.put_back_from for life in lives if life.put_back_from), default=1 << 62)
+    return max((mark.through for life in lives for mark in life.vouched if mark.begun_at < put_back_from), default=0)
 
 
 def settle(lives: list[Life]) -> Iterator[Mark]:
@@ -130,7 +157,7 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
     )
     kept: dict[str, list[Mark]] = {life.incarnation: [] for life in begun}
     for mark, life in waiting:
-        if put_back_from and mark.through >= put_back_from:
+        if put_back_from and mark.begun_at >= put_back_from:
             continue
         is_whole = not life.is_before_all(mark.reached, is_first=life is first)
         is_whole = is_whole and all(
@@ -138,6 +165,7 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
         )
         if is_whole:
             kept = {incarnation: [] for incarnation in kept}
+            life.vouch(mark)
             yield mark
         else:
             kept[life.incarnation].append(mark)
@@ -150,6 +178,7 @@ def _settled_alone(life: Life) -> Iterator[Mark]:
     for number, mark in enumerate(life.waiting, start=1):
         if life.missing(mark.reached, is_first=True) == 0 and not life.is_before_all(mark.reached, is_first=True):
             whole = number
+            life.vouch(mark)
             yield mark
     if whole:
         del life.waiting[:whole]
@@ -161,7 +190,7 @@ def _latest(lives: list[Life], own: Life, mark: Mark) -> Iterator[tuple[Life, in
         if life is own:
             yield life, mark.reached
         elif life.first_through <= mark.through and life.last is not None:
-            earlier = [each.reached for each in life.waiting if each.through <= mark.through]
+            earlier = [each.reached for each in life.waiting if each.begun_at <= mark.through]
             if life.last.through <= mark.through:
                 yield life, life.last.reached
             elif earlier:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from nats.aio.client import Client
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.live.fold import Archived, Changes, Fleet
@@ -20,6 +19,7 @@ from aggregator.live.store import LiveStore, Origin
 from aggregator.live.view import Source, Sourcing
 from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed, connect
+from shared.nats.dispatch import DirectClient
 from shared.nats.jetstream_api import (
     NO_SUCH_MESSAGE,
     ApiError,
@@ -40,7 +40,8 @@ IDLE = 0.2
 PAUSES = (0.5, 1.0, 2.0, 5.0)
 FOLDED_AT_ONCE = 2_000
 """So many messages are folded before others may run."""
-_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
+FOLDED_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
+"""What matters of an archive; plain Choria advisories may be on any subject."""
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Feed:
             logger.warning("the archive cannot be read: %s", wrong)
         self.wrong = wrong
 
-    async def _open(self, client: Client) -> None:
+    async def _open(self, client: DirectClient) -> None:
         """Load what was folded of this archive; raise AnotherArchive where it is not the same any more."""
         info = await self._info(client)
         origin = Origin(self._stream, parse_instant(info.created), self._choria_region)
@@ -176,7 +177,7 @@ class Feed:
         if info.state.last_seq < self.fleet.sequence:
             raise AnotherArchive(f"{self._stream} ends before what was read: it was restored from an older copy")
 
-    async def _check_past(self, client: Client) -> None:
+    async def _check_past(self, client: DirectClient) -> None:
         if not self.fleet.sequence:
             return
         subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": self.fleet.sequence}
@@ -198,12 +199,11 @@ class Feed:
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self.fleet = Fleet(self._choria_region)
 
-    async def _read(self, client: Client) -> None:
+    async def _read(self, client: DirectClient) -> None:
         look = asyncio.create_task(self._look_on(client))
         try:
-            # Plain Choria advisories may come on any subject.
-            subjects = () if self._choria_region else _SUBJECTS
-            async with StreamConsumer(client, self._api, self._stream, CONNECT_DEADLINE, subjects) as consumer:  # type: ignore[arg-type]
+            subjects = () if self._choria_region else FOLDED_SUBJECTS
+            async with StreamConsumer(client, self._api, self._stream, CONNECT_DEADLINE, subjects) as consumer:
                 while not look.done():
                     await self._read_batch(consumer)
             await look
@@ -241,7 +241,7 @@ class Feed:
         await asyncio.to_thread(commit)
         self._on_changes(changes)
 
-    async def _look_on(self, client: Client) -> None:
+    async def _look_on(self, client: DirectClient) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
@@ -253,7 +253,7 @@ class Feed:
             self._check(origin, info)
             self._look(info)
 
-    async def _info(self, client: Client) -> _Info:
+    async def _info(self, client: DirectClient) -> _Info:
         subject = f"{self._api}.STREAM.INFO.{self._stream}"
         return await request_json(client, subject, None, _Info, deadline=CONNECT_DEADLINE)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from aggregator.archive import contests
 from aggregator.archive.judgement import (
@@ -26,8 +27,8 @@ from aggregator.archive.judgement import (
     judged_watermark,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
-from aggregator.live.coverage import Life, Mark, settle
-from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Place, Senders, event_key
+from aggregator.live.coverage import Life, Mark, known_until, settle
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
 from shared.instants import EARLIEST
 from shared.policy import (
@@ -46,7 +47,10 @@ _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
 _AHEAD = -1
 """The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
-_WORDS = {AdvisoryKind.NEW: UP, AdvisoryKind.RECOVERED: UP, AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}
+_KINDS = tuple(AdvisoryKind)
+_RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
+_RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
+_WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in _KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 
 
@@ -60,12 +64,16 @@ class Archived(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one told before it."""
+    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one told before it.
+
+    The fields are the columns of the store's table: ``kind_rank`` stands for the kind, ``place_rank`` orders what was
+    told of one instant.
+    """
 
     sequence: int
     sender: int
     previous: int
-    kind: AdvisoryKind
+    kind_rank: int
     at: int
     last_seen: int
     archived_at: int
@@ -74,7 +82,17 @@ class Told(NamedTuple):
     rebuilt: bool
     by_operator: bool
     unheard_until: int
-    rank: int
+    place_rank: int
+
+    @property
+    def kind(self) -> AdvisoryKind:
+        """Give its kind."""
+        return _KINDS[self.kind_rank]
+
+    @property
+    def word(self) -> int:
+        """Say what it makes of its sender."""
+        return UNHEARD if self.unheard_until and self.kind_rank == _RETIRED_RANK else _WORDS[self.kind_rank]
 
 
 History = Callable[[int], Told | None]
@@ -231,7 +249,7 @@ class Fleet:
     def restored(self) -> None:
         """Count everybody, after blocks and senders were restored."""
         senders = self.senders
-        for sender, (block, state, name) in enumerate(zip(senders.block, senders.state, senders.names, strict=True)):
+        for sender, (block, state, name) in enumerate(zip(senders.block, senders.state, senders.names, strict=False)):
             self.counts[block][state] += 1
             self.members[block][name] = sender
             if state == STALE:
@@ -286,51 +304,67 @@ class Fleet:
         if sender is None:
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
-        at = min(said.at_us, message.archived_at)
-        is_ahead = said.at_us > message.archived_at + SKEW
-        if senders.head[sender] and senders.event(sender) == event_key(said.event_id):
+        sequence, _, archived_at, _ = message
+        event_id, claimed = said.event_id, said.at_us
+        event = event_key(event_id)
+        if senders.events[sender] == event:
             return
-        if is_again and life is not None and not self._was_told(sender, said.event_id, changes):
-            life.is_told_twice(said.ordinal or 0)
-        elif is_again and is_ahead:
-            return
+        is_ahead = claimed > archived_at + SKEW
+        if is_again and life is not None:
+            if not self._was_told(sender, event_id, changes):
+                life.is_told_twice(said.ordinal or 0)
+                self._take_back(block, life)
+            elif is_ahead:
+                return
+        at = min(archived_at, claimed)
         last_seen = self._believed_last_seen(said, at)
+        incarnation = said.incarnation or ""
         told = Told(
-            message.sequence, sender, senders.head[sender], said.kind, at, last_seen, message.archived_at,
-            said.event_id, said.incarnation or "", said.rebuilt, said.by_operator is True,
-            _unheard_until(said),
+            sequence, sender, senders.head[sender], _RANKS[said.kind], at, last_seen, archived_at, event_id,
+            incarnation, said.rebuilt, said.by_operator is True, _unheard_until(said),
             _AHEAD if is_ahead else _rank(said, last_seen, at),
         )  # fmt: skip
         changes.told.append(told)
         changes.senders.add(sender)
-        senders.head[sender] = message.sequence
-        if told.incarnation not in block.silent or at < block.silent[told.incarnation]:
-            self._apply(told, _word(told))
+        senders.head[sender] = sequence
+        if not block.silent or incarnation not in block.silent or at < block.silent[incarnation]:
+            self._apply(told, event)
             block.changed_at = max(block.changed_at, at)
             changes.blocks.add(number)
 
-    def _apply(self, told: Told, word: int) -> None:
+    def _apply(self, told: Told, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
-        senders, sender, at, rank = self.senders, told.sender, told.at, told.rank
-        event = event_key(told.event_id)
-        told_at = told.last_seen if word in (STALE, RETIRED, UNHEARD) else at
-        is_last = rank == _AHEAD or senders.rank[sender] == _AHEAD or Place(at, rank, event) > senders.place(sender)
-        if senders.word[sender] and not is_last:
-            if told_at > senders.floor[sender]:
-                senders.floor[sender] = told_at
-                senders.since[sender] = max(senders.since[sender], min(told_at, senders.at[sender]))
-            return
-        senders.since[sender] = _since(told, word, (senders.word[sender], senders.floor[sender]))
-        senders.floor[sender] = max(senders.floor[sender], told_at)
+        senders, sender, at, rank, word = self.senders, told.sender, told.at, told.place_rank, told.word
+        told_at = at if word == UP else told.last_seen
+        word_before, floor = senders.word[sender], senders.floor[sender]
+        if word_before:
+            rank_before, at_before = senders.rank[sender], senders.at[sender]
+            # A sender's last advisory is nearly always its latest.
+            is_last = (at, rank, event) > (at_before, rank_before, senders.events[sender])
+            if not is_last and _AHEAD not in (rank, rank_before):
+                if told_at > floor:
+                    senders.floor[sender] = told_at
+                    senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
+                return
+        senders.since[sender] = at if word == UP else _since(told, word, (word_before, floor))
+        if told_at > floor:
+            senders.floor[sender] = told_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, told.last_seen
-        senders.word[sender] = word
-        senders.set_event(sender, event)
+        senders.word[sender], senders.events[sender] = word, event
         if told.unheard_until:
             senders.until[sender] = told.unheard_until
             heapq.heappush(self._unheard, (told.unheard_until, sender))
         elif senders.until:
             senders.until.pop(sender, None)
         self._set_state(sender, self._state(sender, self.blocks[senders.block[sender]]))
+
+    def _take_back(self, block: Block, life: Life) -> None:
+        """Know less: what had vouched for a block counted what two advisories are by now."""
+        lives = [each for each in block.lives.values() if each.store == life.store]
+        if life.put_back_from and life.put_back_from <= block.known_until:
+            block.known_until = known_until(lives)
+            block.known_since = min(block.known_since, block.known_until)
+        block.put_back = any(each.put_back_from for each in lives)
 
     def _was_told(self, sender: int, event_id: str, changes: Changes) -> bool:
         return any(told.event_id == event_id for told in self._story(sender, changes))
@@ -380,10 +414,13 @@ class Fleet:
 
     def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
         earliest = at - LOOK_BACK
-        created = self._created_at(said.incarnation) if said.incarnation is not None else 0
-        if created <= said.at_us:
-            earliest = max(earliest, created)
-        return min(max(said.last_seen_us, earliest), at)
+        created = self._created.get(said.incarnation) if said.incarnation is not None else 0
+        if created is None:
+            created = self._created_at(said.incarnation or "")
+        if earliest < created <= said.at_us:
+            earliest = created
+        last_seen = said.last_seen_us
+        return at if last_seen > at else max(last_seen, earliest)
 
     def _created_at(self, incarnation: str) -> int:
         created = self._created.get(incarnation)
@@ -466,7 +503,7 @@ class Fleet:
             self.senders.forget(sender)
             self._set_state(sender, 0)
             for told in reversed(counting):
-                self._apply(told, _word(told))
+                self._apply(told, event_key(told.event_id))
             changes.senders.add(sender)
 
     def _lose_store(self, number: int, lost_at: int, changes: Changes) -> None:
@@ -503,26 +540,18 @@ class Fleet:
             changes.revisions.append(revision)
 
 
-def _word(said: Told) -> int:
-    if said.kind is AdvisoryKind.RETIRED and said.unheard_until:
-        return UNHEARD
-    return _WORDS[said.kind]
-
-
 def _unheard_until(said: AdvisoryBody) -> int:
     """Say until when a sender is unheard, 0: it was heard to the end."""
     until = said.unheard_until_us
-    return until if isinstance(until, int) and said.kind is AdvisoryKind.RETIRED and said.by_operator is not True else 0
+    if until is UNSET or until is None:
+        return 0
+    return until if said.kind is AdvisoryKind.RETIRED and said.by_operator is not True else 0
 
 
 def _rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
-    is_of_one_sighting = (
-        said.kind is AdvisoryKind.RETIRED
-        and not isinstance(said, PlainAdvisory)
-        and last_seen == at
-        and said.sequence == said.opening_sequence
-    )
-    return _AT_ONCE if is_of_one_sighting else said.kind.rank
+    if said.kind is AdvisoryKind.RETIRED and last_seen == at and not isinstance(said, PlainAdvisory):
+        return _AT_ONCE if said.sequence == said.opening_sequence else _RETIRED_RANK
+    return _RANKS[said.kind]
 
 
 def _since(told: Told, word: int, before: tuple[int, int]) -> int:

@@ -5,11 +5,29 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 PREFIX = "/api/v1"
+
+
+class _AnyText(Convertor[str]):
+    """A sender's name as the rest of a path: whatever is in it, also what starts a new line."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        """Take it as it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Give it as it is."""
+        return value
+
+
+register_url_convertor("text", _AnyText())
 
 
 class Endpoint(NamedTuple):
@@ -38,7 +56,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     by_type = dict(zip(map(repr, types), schemas, strict=True))
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        path = PREFIX + re.sub(r":path}", "}", endpoint.path)
+        path = PREFIX + re.sub(r":\w+}", "}", endpoint.path)
         described: dict[str, Any] = {
             "summary": endpoint.summary,
             "operationId": endpoint.answer.__name__.strip("_"),

@@ -1,8 +1,8 @@
 """Keep what is told of each sender in columns: a million of them take a fraction of what objects would. Pure."""
 
 from array import array
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
@@ -10,6 +10,7 @@ UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
 LIVING = frozenset((UP, STALE, UNHEARD, LOST))
 
 _ID_BYTES = 16
+_GROWTH = 4_096
 
 
 class Place(NamedTuple):
@@ -52,73 +53,62 @@ class Senders:
         self.since = array("q")
         self.floor = array("q")
         self.head = array("q")
-        self.events = bytearray()
+        self.events: list[bytes] = []
         self.until: dict[int, int] = {}
+        self._room = 0
 
     def __len__(self) -> int:
         return len(self.names)
 
     def add(self, name: str, block: int) -> int:
         """Number a sender of which nothing is known yet."""
+        sender = len(self.names)
+        if sender == self._room:
+            for column in self._numbers:
+                column.frombytes(bytes(column.itemsize * _GROWTH))
+            self._room += _GROWTH
         self.names.append(name)
-        self.block.append(block)
-        self.state.append(0)
-        self.word.append(0)
-        self.rank.append(0)
-        for column in (self.at, self.last_seen, self.since, self.floor, self.head):
-            column.append(0)
-        self.events += bytes(_ID_BYTES)
-        return len(self.names) - 1
+        self.events.append(b"")
+        self.block[sender] = block
+        return sender
 
-    def event(self, sender: int) -> bytes:
-        """Give what identifies the last advisory of a sender."""
-        return bytes(self.events[sender * _ID_BYTES : (sender + 1) * _ID_BYTES])
-
-    def place(self, sender: int) -> Place:
-        """Give the place of a sender's last advisory."""
-        return Place(self.at[sender], self.rank[sender], self.event(sender))
-
-    def set_event(self, sender: int, event: bytes) -> None:
-        """Note which advisory is the last."""
-        self.events[sender * _ID_BYTES : (sender + 1) * _ID_BYTES] = event
+    @property
+    def _numbers(self) -> "tuple[array[int], ...]":
+        return (
+            self.block, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor, self.head,
+        )  # fmt: skip
 
     def forget(self, sender: int) -> None:
         """Forget what was told of a sender, but for its story."""
         self.word[sender] = self.rank[sender] = 0
         self.at[sender] = self.last_seen[sender] = self.since[sender] = self.floor[sender] = 0
-        self.set_event(sender, bytes(_ID_BYTES))
+        self.events[sender] = b""
         self.until.pop(sender, None)
 
-    def record(self, sender: int) -> SenderRecord:
-        """Give all of a sender, to be stored."""
-        return SenderRecord(
-            sender, self.block[sender], self.names[sender], self.state[sender], self.word[sender], self.rank[sender],
-            self.at[sender], self.last_seen[sender], self.since[sender], self.floor[sender], self.event(sender),
-            self.head[sender], self.until.get(sender, 0),
+    def records(self, senders: Sequence[int]) -> Iterable[tuple[Any, ...]]:
+        """Give all of some senders (the fields of SenderRecord), to be stored."""
+        columns: tuple[Any, ...] = (
+            self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
+            self.events, self.head,
         )  # fmt: skip
+        until = self.until
+        untils = (until.get(sender, 0) for sender in senders) if until else repeat(0)
+        return zip(senders, *(map(column.__getitem__, senders) for column in columns), untils, strict=False)
 
     def restore(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Add senders as they were stored (the fields of SenderRecord), in the order of their numbers."""
         columns: tuple[Any, ...] = (
-            self.block,
-            self.names,
-            self.state,
-            self.word,
-            self.rank,
-            self.at,
-            self.last_seen,
-            self.since,
-        )
+            self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
+            self.events, self.head,
+        )  # fmt: skip
         rows = iter(records)
         while some := list(islice(rows, 10_000)):
-            _, *fields, events, heads, untils = zip(*some, strict=True)
-            for column, values in zip((*columns, self.floor), fields, strict=True):
+            numbers, *fields, untils = zip(*some, strict=True)
+            for column, values in zip(columns, fields, strict=True):
                 column.extend(values)
-            self.events += b"".join(events)
-            self.head.extend(heads)
             if any(untils):
-                first = len(self.names) - len(untils)
-                self.until |= {sender: until for sender, until in enumerate(untils, start=first) if until}
+                self.until |= {sender: until for sender, until in zip(numbers, untils, strict=True) if until}
+        self._room = len(self.names)
 
 
 def event_key(event_id: str) -> bytes:

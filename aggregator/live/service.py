@@ -54,7 +54,7 @@ PING = 15
 MOST_ADVISORIES = 200
 """So many advisories of one look are published; of more, the last ones."""
 MOST_BODY = 1 << 20
-_STORY = "/senders/{region}/{site}/{block}/{sender:path}"
+_STORY = "/senders/{region}/{site}/{block}/{sender:text}"
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

@@ -6,16 +6,16 @@ file of another archive, or of another version of the fold, is set aside, and th
 
 import re
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.fold import Block, Changes, Fleet, Revision, Told
-from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
 
 VERSION = 1
@@ -36,9 +36,10 @@ CREATE TABLE sender (
 CREATE UNIQUE INDEX sender_by_name ON sender (block, name);
 CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state IN (2, 4, 5);
 CREATE TABLE told (
-    sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL, kind INTEGER NOT NULL,
+    sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL, kind_rank INTEGER NOT NULL,
     at INTEGER NOT NULL, last_seen INTEGER NOT NULL, archived_at INTEGER NOT NULL, event_id TEXT NOT NULL,
-    incarnation TEXT NOT NULL, flags INTEGER NOT NULL, unheard_until INTEGER NOT NULL, rank INTEGER NOT NULL
+    incarnation TEXT NOT NULL, rebuilt INTEGER NOT NULL, by_operator INTEGER NOT NULL,
+    unheard_until INTEGER NOT NULL, place_rank INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE gap (block INTEGER NOT NULL, started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL,
     PRIMARY KEY (block, started_at, ended_at)) STRICT, WITHOUT ROWID;
@@ -47,8 +48,6 @@ CREATE TABLE revision (stream_created_at INTEGER NOT NULL, revision INTEGER NOT 
 CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER NOT NULL, unknown INTEGER NOT NULL,
     maintenance INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT;
 """
-_KINDS = tuple(AdvisoryKind)
-_REBUILT, _BY_OPERATOR = 1, 2
 
 
 _COLUMNS = "block, name, state, word, at, last_seen, since, head"
@@ -89,15 +88,23 @@ class LiveStore:
     """The file. One writer; whoever only reads opens a connection of its own (``read_only``)."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._writing = path, threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = WAL")
         # A power cut may take the last batches with it, and never tears one: they are read again from the archive.
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute("PRAGMA cache_size = -65536")
+        self._database.execute("PRAGMA wal_autocheckpoint = 16384")
         if not self._database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
             self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+
+    @classmethod
+    def copy_of(cls, path: Path, copy: Path) -> Self:
+        """Copy a file that may be written to meanwhile, as of one transaction, and open the copy."""
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source, closing(sqlite3.connect(copy)) as to:
+            source.backup(to)
+        return cls(copy)
 
     def close(self) -> None:
         """Close the file."""
@@ -125,7 +132,7 @@ class LiveStore:
     def told(self, sequence: int) -> Told | None:
         """Give an advisory by its archive sequence; None where it is not kept."""
         row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (sequence,)).fetchone()
-        return _told(row) if row else None
+        return Told(*row) if row else None
 
     @property
     def is_of_another(self) -> bool:
@@ -134,14 +141,18 @@ class LiveStore:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection for one transaction, which is committed at the end, or not at all."""
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._database
-        except BaseException:
-            self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
+        """Give the connection for one transaction, which is committed at the end, or not at all.
+
+        There is one at a time: batches are committed in a thread of their own.
+        """
+        with self._writing:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
 
     def write(self, database: sqlite3.Connection, origin: Origin, fleet: Fleet, changes: Changes) -> None:
         """Write what has changed, and the position, within a transaction."""
@@ -158,11 +169,9 @@ class LiveStore:
             " state = excluded.state, word = excluded.word, rank = excluded.rank, at = excluded.at,"
             " last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor, event = excluded.event,"
             " head = excluded.head, until = excluded.until",
-            map(fleet.senders.record, sorted(changes.senders)),
+            fleet.senders.records(sorted(changes.senders)),
         )
-        database.executemany(
-            "INSERT OR IGNORE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_told_row, changes.told)
-        )
+        database.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.told)
         database.executemany("INSERT OR IGNORE INTO gap VALUES (?, ?, ?)", changes.gaps)
         database.executemany(
             "INSERT OR REPLACE INTO revision VALUES (?, ?, ?)",
@@ -181,6 +190,15 @@ class LiveStore:
             (point.at_us, counts.up, counts.stale, counts.unknown, counts.maintenance, counts.retired),
         )
         database.execute("DELETE FROM history WHERE at < ?", (point.at_us - HISTORY,))
+
+
+def stored_position(path: Path, origin: Origin) -> int | None:
+    """Say at which message of ``origin`` a file stands; None where it is another's, or empty."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
+            return None
+        found = database.execute("SELECT version, stream, created_at, choria_region, sequence FROM position").fetchone()
+        return int(found[4]) if found is not None and found[:4] == (VERSION, *origin) else None
 
 
 class StoreReader:
@@ -221,7 +239,7 @@ class StoreReader:
             row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (head,)).fetchone()
             if row is None:
                 break
-            each = _told(row)
+            each = Told(*row)
             told.setdefault(each.event_id, each)
             head = each.previous
         return list(told.values())
@@ -233,7 +251,7 @@ class StoreReader:
             " WHERE told.sequence < ? ORDER BY told.sequence DESC LIMIT ?"
         )
         rows = self._database.execute(query, (sequence or 1 << 62, limit))
-        return [(_told(row[:-2]), *row[-2:]) for row in rows]
+        return [(Told(*row[:-2]), *row[-2:]) for row in rows]
 
     def gaps(self, block: int, limit: int) -> list[tuple[int, int]]:
         """Give the last times of which nothing was known of a block."""
@@ -244,18 +262,3 @@ class StoreReader:
         """Give the fleet's counts since an instant."""
         rows = self._database.execute("SELECT * FROM history WHERE at >= ? ORDER BY at", (since,))
         return [HistoryPoint(at, Counts(*counts)) for at, *counts in rows]
-
-
-def _told_row(told: Told) -> tuple[object, ...]:
-    flags = _REBUILT * told.rebuilt | _BY_OPERATOR * told.by_operator
-    return (
-        told.sequence, told.sender, told.previous, told.kind.rank, told.at, told.last_seen, told.archived_at,
-        told.event_id, told.incarnation, flags, told.unheard_until, told.rank,
-    )  # fmt: skip
-
-
-def _told(row: tuple[Any, ...]) -> Told:
-    sequence, sender, previous, kind, at, last_seen, archived_at, event_id, incarnation, flags, *rest = row
-    is_rebuilt, by_operator = bool(flags & _REBUILT), bool(flags & _BY_OPERATOR)
-    instants, ids = (at, last_seen, archived_at), (event_id, incarnation)
-    return Told(sequence, sender, previous, _KINDS[kind], *instants, *ids, is_rebuilt, by_operator, *rest)

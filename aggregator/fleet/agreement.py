@@ -1,0 +1,288 @@
+"""Compare what the live service and the tables say of every sender, at one message of the hub's archive.
+
+The archive is folded once more up to where the tables stand, and that is compared with them; then on to where the
+running service stands, and its state must be the same to the last field. Both together: what is shown live, and what is
+published, are two readings of one archive.
+"""
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from aggregator.archive.consumer import NOTHING_LEFT, StreamConsumer
+from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
+from aggregator.live.feed import FOLDED_SUBJECTS
+from aggregator.live.fold import Archived, Changes, Fleet, Told
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.store import LiveStore, Origin, stored_position
+from shared.identifiers import AdvisoryKind
+from shared.instants import format_instant
+from shared.nats.connection import api_prefix, connect
+
+DEADLINE = 20.0
+SHOWN = 10
+"""So many differences are told with both stories."""
+_STATES = {UP: "up", STALE: "down", RETIRED: "absent", UNHEARD: "unknown", LOST: "unknown"}
+
+
+class CannotCompare(Exception):
+    """There is nothing to compare, or no common place; the text is one line, with what to do."""
+
+
+class Key(NamedTuple):
+    """A sender of a block."""
+
+    region: str
+    site: str
+    block: str
+    sender: str
+
+
+class Seen(NamedTuple):
+    """What is said of a sender: ``state`` as the tables call it; ``since`` and ``known_until`` in microseconds.
+
+    ``since`` is 0 of who is absent or unknown.
+    """
+
+    state: str
+    since: int
+    known_until: int
+
+
+class Difference(NamedTuple):
+    """What both sides say of a sender; None: nothing. The stories are lines."""
+
+    key: Key
+    live: Seen | None
+    tables: Seen | None
+    live_story: list[str]
+    tables_story: list[str]
+
+
+class Agreement(NamedTuple):
+    """How many senders both sides agree on, and so on, at ``sequence`` of the archive.
+
+    ``service_sequence`` is where the service stood, 0: there was none; ``is_service_same``: its state is what the
+    archive gives.
+    """
+
+    sequence: int
+    agree: int
+    contradict: int
+    only_live: int
+    only_tables: int
+    differences: list[Difference]
+    service_sequence: int
+    is_service_same: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether nothing differs."""
+        return not (self.contradict or self.only_live or self.only_tables) and self.is_service_same
+
+    def __str__(self) -> str:
+        return (
+            f"agree {self.agree}, contradict {self.contradict}, only live {self.only_live}, only tables"
+            f" {self.only_tables}"
+        )
+
+
+class Position(NamedTuple):
+    """Where the tables stand; instants in microseconds."""
+
+    stream: str
+    created_at: int
+    sequence: int
+    known_through: int
+
+
+async def compare(settings: AggregatorSettings, tables: Tables, progress: Callable[[str], None]) -> Agreement:
+    """Compare; raise CannotCompare, ConnectFailed, RequestFailed, ApiError, TablesUnreadable."""
+    position = _position(tables)
+    origin = Origin(position.stream, position.created_at, settings.lakehouse.choria_region)
+    with tempfile.TemporaryDirectory(prefix="muster-verify-") as directory:
+        store = LiveStore(Path(directory) / "verify.db")
+        try:
+            fleet = Fleet(origin.choria_region, store.told)
+            progress(f"fold {position.stream} through {position.sequence:,}")
+            await _fold(settings, origin, (fleet, store), position.sequence)
+            progress("compare with the tables")
+            found = _compared(fleet, store, tables, position)
+            running, sequence = await _running(settings, origin, (fleet, store), progress)
+        finally:
+            store.close()
+    return found._replace(service_sequence=sequence, is_service_same=running)
+
+
+async def _fold(settings: AggregatorSettings, origin: Origin, into: tuple[Fleet, LiveStore], through: int) -> None:
+    fleet, store = into
+    async for archived in _read(settings, origin, fleet.sequence + 1, through):
+        changes = fleet.fold(archived, Changes())
+        with store.transaction() as database:
+            store.write(database, origin, fleet, changes)
+
+
+async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: int) -> AsyncIterator[list[Archived]]:
+    """Give the messages ``first`` to ``last`` that matter; raise CannotCompare where reading fails."""
+    subjects = () if origin.choria_region else FOLDED_SUBJECTS
+    client, api = await connect(settings.hub, name="muster-verify", deadline=DEADLINE), api_prefix(settings.hub.domain)
+    async with client, StreamConsumer(client, api, origin.stream, DEADLINE, subjects) as consumer:
+        following = first
+        while following <= last:
+            messages, wrong = await consumer.fetch(following, 1 << 40)
+            if messages is not None:
+                columns = messages.sequences.tolist(), messages.archived_at.tolist()
+                archived = list(map(Archived, columns[0], messages.subjects, columns[1], messages.payloads))
+                following = archived[-1].sequence + 1
+                yield [each for each in archived if each.sequence <= last]
+            elif wrong == NOTHING_LEFT:
+                return
+            else:
+                raise CannotCompare(f"{origin.stream} cannot be read: {wrong}")
+
+
+def _position(tables: Tables) -> Position:
+    rows = tables.rows(
+        "SELECT stream, epoch_us(stream_created_at), sequence, epoch_us(known_through) FROM positions"
+        " WHERE table_name IN ('sender_intervals', 'site_coverage')"
+    )
+    if len(set(rows)) != 1 or not rows[0][0]:
+        raise CannotCompare("the tables hold nothing of a hub yet, or not to one place: run muster-aggregator rollup")
+    return Position(*rows[0])
+
+
+def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: Position) -> Agreement:
+    live, published = dict(_said_live(fleet)), dict(_said_by_tables(tables, position))
+    unsaid = {
+        number
+        for number, block in enumerate(fleet.blocks)
+        if not block.heard_at or block.known_until < block.contested_until
+    }
+    agree, contradict, only_live, only_tables = 0, 0, 0, 0
+    differences: list[Difference] = []
+    for key in sorted({*live, *published}):
+        ours, theirs = live.get(key), published.get(key)
+        if ours is not None and theirs is not None and fleet.number_of(key[:3]) in unsaid:
+            # Of plain Choria's blocks the tables assume what they know; of two agents' they say what was known before.
+            # The service says of both that it does not know.
+            ours = ours._replace(known_until=theirs.known_until)
+        never_lived = theirs is None and ours is not None and ours.state == "absent" and _never_lived(fleet, store, key)
+        if ours == theirs or never_lived:
+            agree += 1
+            continue
+        only_live += theirs is None
+        only_tables += ours is None
+        contradict += ours is not None and theirs is not None
+        if len(differences) < SHOWN:
+            stories = list(_live_story(fleet, store, key)), list(_tables_story(tables, key))
+            differences.append(Difference(key, ours, theirs, *stories))
+    return Agreement(position.sequence, agree, contradict, only_live, only_tables, differences, 0, True)
+
+
+def _said_live(fleet: Fleet) -> Iterator[tuple[Key, Seen]]:
+    senders = fleet.senders
+    for sender, name in enumerate(senders.names):
+        number = senders.block[sender]
+        block, state = fleet.blocks[number], _STATES.get(senders.state[sender])
+        if state is None:
+            # Nothing counts of what was told of it.
+            continue
+        since = senders.since[sender] if state in ("up", "down") else 0
+        yield Key(block.region, block.site, block.block, name), Seen(state, since, block.known_until)
+
+
+def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, Seen]]:
+    coverage = {
+        tuple(row[:3]): row[3]
+        for row in tables.rows(
+            "SELECT region, site, block, max(epoch_us(ended_at)) FILTER (WHERE known) FROM site_coverage"
+            " WHERE NOT starts_with(block, ?) GROUP BY ALL",
+            [BLOCK_PREFIX],
+        )
+    }
+    rows = tables.rows(
+        "SELECT region, site, block, sender_id, arg_max(state, started_at), epoch_us(max(started_at)),"
+        " epoch_us(arg_max(coalesce(ended_at, TIMESTAMPTZ '2200-01-01T00:00:00Z'), started_at))"
+        " FROM sender_intervals WHERE NOT starts_with(block, ?) AND epoch_us(started_at) <= ? GROUP BY ALL",
+        [BLOCK_PREFIX, position.known_through],
+    )
+    for region, site, block, sender, state, started_at, ended_at in rows:
+        goes_on = ended_at > position.known_through
+        since = started_at if goes_on and state != "unknown" else 0
+        known_until = coverage.get((region, site, block)) or 0
+        yield Key(region, site, block, sender), Seen(state if goes_on else "absent", since, known_until)
+
+
+def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
+    """Tell whether all that was told of a sender is that it was retired: the tables have no life of it."""
+    return all(told.kind is AdvisoryKind.RETIRED for told in _told(fleet, store, key))
+
+
+def _live_story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[str]:
+    for told in islice(_told(fleet, store, key), SHOWN):
+        seen = format_instant(told.last_seen)
+        yield f"{format_instant(told.at)} {told.kind}, last seen {seen}, message {told.sequence}"
+
+
+def _told(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[Told]:
+    number = fleet.number_of(key[:3])
+    sender = fleet.members[number].get(key.sender) if number is not None else None
+    head = fleet.senders.head[sender] if sender is not None else 0
+    while head and (told := store.told(head)) is not None:
+        yield told
+        head = told.previous
+
+
+def _tables_story(tables: Tables, key: Key) -> Iterator[str]:
+    rows = tables.rows(
+        "SELECT epoch_us(started_at), epoch_us(ended_at), state, ended_by FROM sender_intervals WHERE region = ? AND"
+        " site = ? AND block = ? AND sender_id = ? ORDER BY started_at DESC LIMIT ?",
+        [*key, SHOWN],
+    )
+    for started_at, ended_at, state, ended_by in rows:
+        end = f"{format_instant(ended_at)}, ended by {ended_by}" if ended_at is not None else "now"
+        yield f"{format_instant(started_at)} to {end}: {state}"
+
+
+async def _running(
+    settings: AggregatorSettings, origin: Origin, into: tuple[Fleet, LiveStore], progress: Callable[[str], None]
+) -> tuple[bool, int]:
+    """Fold on to where the service stands, and tell whether it stands there with the same state, and where."""
+    path = settings.live_path
+    if not path.exists() or stored_position(path, origin) is None:
+        return True, 0
+    with _copied(path) as copy:
+        stored = copy.load(origin)
+        assert stored is not None
+        fleet, _ = into
+        if stored.sequence < fleet.sequence:
+            raise CannotCompare(
+                f"the live service stands at {stored.sequence:,}, behind the tables ({fleet.sequence:,}): start it,"
+                " wait until it has caught up, and try again"
+            )
+        progress(f"compare with the live service at {stored.sequence:,}")
+        await _fold(settings, origin, into, stored.sequence)
+        return _state(stored) == _state(fleet), stored.sequence
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[LiveStore]:
+    """Copy the service's file as of one transaction: it goes on writing."""
+    with tempfile.TemporaryDirectory(prefix="muster-verify-") as directory:
+        copy = LiveStore.copy_of(path, Path(directory) / "copy.db")
+        try:
+            yield copy
+        finally:
+            copy.close()
+
+
+def _state(fleet: Fleet) -> object:
+    blocks = [msgspec.to_builtins(block) for block in fleet.blocks]
+    return fleet.sequence, blocks, list(fleet.senders.records(range(len(fleet.senders)))), fleet.revisions

@@ -1,0 +1,67 @@
+"""Ask a running live service, as its commands do."""
+
+import http.client
+import os
+import ssl
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlencode
+
+import click
+import msgspec
+
+from aggregator.config import AggregatorSettings
+
+DEADLINE = 20.0
+TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - the name of a variable
+
+T = TypeVar("T")
+
+
+class LiveClient:
+    """Asks one service. The token comes from the environment: an argument could be seen by others."""
+
+    def __init__(self, settings: AggregatorSettings, url: str | None) -> None:
+        live = settings.live
+        address = f"[{live.address}]" if ":" in live.address else live.address
+        self.url = (url or f"{'https' if live.tls_cert else 'http'}://{address}:{live.port}").rstrip("/")
+        if not self.url.startswith(("http://", "https://")):
+            raise click.ClickException(f"{url} is not the address of a service: write http://... or https://...")
+        context = ssl.create_default_context()
+        if live.tls_cert and url is None:
+            context.load_verify_locations(Path(live.tls_cert))
+        self._opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+
+    def get(self, path: str, model: type[T], **query: object) -> T:
+        """Ask the API; raise click.ClickException, one clear line."""
+        asked = f"{self.url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        request = urllib.request.Request(  # noqa: S310 - http and https alone, see above
+            asked, headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
+        try:
+            with self._opener.open(request, timeout=DEADLINE) as answer:
+                return msgspec.json.decode(answer.read(), type=model)
+        except urllib.error.HTTPError as error:
+            raise click.ClickException(f"{self.url}: {_said(error)}") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise click.ClickException(
+                f"{self.url} does not answer: {reason}; is muster-aggregator serve running?"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise click.ClickException(f"{self.url} answers otherwise than this version expects: {error}") from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    body = error.read(10_000)
+    if error.code == 401:
+        return f"a token is needed: set {TOKEN_VARIABLE}"
+    try:
+        return str(msgspec.json.decode(body, type=dict[str, str])["error"])
+    except (msgspec.MsgspecError, KeyError):
+        return f"{error.code} {body.decode(errors='replace').strip()}"

@@ -1,0 +1,80 @@
+"""The command ``muster-aggregator sender``: everything about one sender."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+import msgspec
+
+from aggregator.config import config_option, load
+from aggregator.fleet.client import LiveClient
+from aggregator.live.api import AdvisoryRow, SenderPage, SenderRow, SenderStory, State
+from aggregator.terminal import format_table
+from shared.command_group import examples, json_option
+from shared.instants import format_duration, format_instant
+from shared.tables import Column
+from shared.terminal import echo, json_text, width
+
+SHOWN = 20
+
+url_option = click.option("--url", metavar="URL", help="The service's address.  [default: as the settings say]")
+
+
+@click.command(
+    epilog=examples(
+        "muster-aggregator sender web1.example.net", "muster-aggregator sender --site dub1 web1.example.net --json"
+    )
+)
+@config_option
+@url_option
+@click.option("--site", metavar="NAME", default="", help="Only at this site.")
+@json_option
+@click.argument("name")
+def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: str) -> None:
+    """Tell everything about one sender: what it is, since when, and what was said of it. Asks the running service."""
+    client = LiveClient(load(config_path), url)
+    found = client.get("senders", SenderPage, name=name, site=site, limit=100).senders
+    if not found:
+        raise click.ClickException(f"nobody has heard of a sender {name!r}{f' at site {site}' if site else ''}")
+    stories = [client.get(_path(each), SenderStory) for each in found]
+    if as_json:
+        echo(json_text([msgspec.to_builtins(story) for story in stories]))
+        return
+    for place, story in enumerate(stories):
+        echo("\n" * (place > 0) + "\n".join(told(story)))
+
+
+def _path(found: SenderRow) -> str:
+    return "senders/" + "/".join(quote(part, safe="") for part in (found.region, found.site, found.block, found.sender))
+
+
+def told(story: SenderStory) -> Iterator[str]:
+    """Tell a story in lines."""
+    found = story.sender
+    yield f"{found.sender}  at {found.region}.{found.site}.{found.block}"
+    since = f" since {format_instant(found.since_us)}" if found.since_us else ""
+    known = f", known until {format_instant(found.known_until_us)}" if found.known_until_us else ""
+    why = f" ({found.reason})" if found.reason else ""
+    yield f"{found.state}{why}{since}{known}; last seen {format_instant(found.last_seen_us)}"
+    if found.state is State.UNKNOWN:
+        yield f"what was told of it last: {found.told}"
+    for each in story.maintenance:
+        span = f"{format_instant(each.started_at_us)} to {format_instant(each.ended_at_us)}"
+        yield f"maintenance {span}, by {each.author}: {each.reason} (revision {each.revision})"
+    for order in story.orders:
+        given_at = format_instant(order.given_at_us)
+        yield f"{order.kind} ordered by {order.author} at {given_at} (revision {order.revision})"
+    for gap in story.gaps[:SHOWN]:
+        end = format_instant(gap.ended_at_us) if gap.ended_at_us else "now"
+        length = f", {format_duration(gap.ended_at_us - gap.started_at_us)}" if gap.ended_at_us else ""
+        yield f"nothing known {format_instant(gap.started_at_us)} to {end}{length} ({gap.reason})"
+    columns: list[Column[AdvisoryRow]] = [
+        Column("at", lambda each: format_instant(each.at_us)),
+        Column("advisory", lambda each: str(each.kind) + (" (by an operator)" if each.by_operator else "")),
+        Column("last seen", lambda each: format_instant(each.last_seen_us)),
+    ]
+    yield ""
+    yield format_table(columns, story.advisories[:SHOWN], width())
+    if len(story.advisories) > SHOWN:
+        yield f"and {len(story.advisories) - SHOWN} before: --json has all"

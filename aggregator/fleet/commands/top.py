@@ -1,0 +1,89 @@
+"""The command ``muster-aggregator top``: the live fleet at a terminal, the worst sites first."""
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from aggregator.config import config_option, load
+from aggregator.fleet.client import LiveClient
+from aggregator.fleet.commands.sender import url_option
+from aggregator.live.api import FleetView, SitePage, SiteView
+from aggregator.terminal import format_table
+from shared.command_group import examples
+from shared.instants import format_instant
+from shared.tables import Column, visible
+from shared.terminal import echo, width
+
+MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
+"""A shape beside each word: colour alone tells not everybody."""
+
+
+@click.command(epilog=examples("muster-aggregator top", "muster-aggregator top --once"))
+@config_option
+@url_option
+@click.option("--once", is_flag=True, help="Print it once; as it is where output is no terminal.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between two looks."
+)
+def top(config_path: Path, url: str | None, once: bool, every: float) -> None:
+    """Show the live fleet, the sites in trouble first. Asks the running service; Ctrl-C ends it."""
+    client = LiveClient(load(config_path), url)
+    if once or not sys.stdout.isatty():
+        echo("\n".join(screen(client, width(), 1_000)))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(), screen=True, auto_refresh=False) as shown:
+        while True:
+            columns, rows = shutil.get_terminal_size()
+            try:
+                lines = list(screen(client, columns, rows))
+            except click.ClickException as error:
+                lines = [f"{error.format_message()} (trying again)"]
+            shown.update(Text("\n".join(map(_shown, lines))), refresh=True)
+            time.sleep(every)
+
+
+def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
+    """Give the lines of one look, as many as there is room for."""
+    fleet = client.get("fleet", FleetView)
+    page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(rows - 7, 1_000)))
+    yield f"{_counted(fleet)}   at {format_instant(fleet.now_us - fleet.now_us % 1_000_000)} (hub)"
+    yield fleet.trust
+    yield ""
+    yield format_table(_COLUMNS, page.sites, columns)
+    if page.total > len(page.sites):
+        yield f"and {page.total - len(page.sites)} more sites"
+
+
+def _counted(fleet: FleetView) -> str:
+    counts = fleet.counts
+    named = {"up": counts.up, "stale": counts.stale, "unknown": counts.unknown, "maintenance": counts.maintenance}
+    return "   ".join(f"{MARKS[name]} {count:,} {name}" for name, count in named.items())
+
+
+def _shown(lines: str) -> str:
+    return "\n".join(map(visible, lines.split("\n")))
+
+
+def _instant(at: int) -> str:
+    return format_instant(at - at % 1_000_000) if at else ""
+
+
+_COLUMNS: list[Column[SiteView]] = [
+    Column("", lambda site: MARKS[site.state]),
+    Column("site", lambda site: f"{site.region}.{site.site}"),
+    Column("state", lambda site: f"{site.state}{f' ({site.reason})' if site.reason else ''}"),
+    Column("since", lambda site: _instant(site.since_us)),
+    Column("known until", lambda site: _instant(site.known_until_us), spare=1),
+    Column("up", lambda site: str(site.counts.up), right=True, spare=2),
+    Column("stale", lambda site: str(site.counts.stale), right=True),
+    Column("unknown", lambda site: str(site.counts.unknown), right=True),
+    Column("maint.", lambda site: str(site.counts.maintenance), right=True, spare=3),
+]

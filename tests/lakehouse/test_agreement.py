@@ -1,0 +1,61 @@
+"""What the live service shows and what the tables say is the same, of every sender of drawn fleets."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from aggregator.cli import cli
+from aggregator.fleet.agreement import compare
+from aggregator.lakehouse.query.engine import open_tables
+from aggregator.live.feed import Feed
+from shared.instants import DAY, parse_instant
+from tests.lakehouse.conftest import Lakehouse, say
+from tests.support.lakehouse.hub import ARCHIVE, Message
+from tests.support.lakehouse.random_fleet import draw_block
+from tests.support.live.archived_history import archived
+from tests.support.waiting import until
+
+START = parse_instant("2026-02-27T00:00:00Z")
+
+
+def published(lakehouse: Lakehouse, seed: int, blocks: int) -> int:
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    histories = [draw_block(draw, f"site{number}", "nodes", START, START + 6 * DAY) for number in range(blocks)]
+    return lakehouse.hub.publish(Message(each.subject.decode(), each.payload) for each in archived(draw, histories))
+
+
+async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:
+    """Run the service's reader until it has read a message."""
+    feed = Feed(lakehouse.settings.hub, ARCHIVE, lakehouse.settings.live_path)
+    reading = asyncio.create_task(feed.run())
+    try:
+        await until(lambda: feed.fleet.sequence >= sequence or reading.done(), f"message {sequence} read")
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        feed.close()
+
+
+def test_live_and_tables_agree_on_every_sender_of_a_drawn_fleet(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    published(lakehouse, seed, 30)
+    lakehouse.roll_up()
+    last = published(lakehouse, seed + 1, 20)
+    asyncio.run(caught_up(lakehouse, last))
+    with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:
+        found = asyncio.run(compare(lakehouse.settings, tables, say))
+    assert found.differences == []
+    assert (found.contradict, found.only_live, found.only_tables) == (0, 0, 0), str(found)
+    assert found.agree > 30
+    assert (found.service_sequence, found.is_service_same) == (last, True)
+
+    config = tmp_path / "aggregator.toml"
+    server = lakehouse.hub.connection.servers[0]
+    config.write_text(f'[hub]\nservers = ["{server}"]\n[lakehouse]\npath = "{lakehouse.warehouse}"\n')
+    told = CliRunner().invoke(cli, ["verify", "--config", str(config)])
+    assert told.exit_code == 0, told.output
+    line = f"agree {found.agree}, contradict 0, only live 0, only tables 0"
+    assert told.output.splitlines()[-1] == f"at message {found.sequence:,}: {line}"
