@@ -16,7 +16,7 @@ from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX, IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
-from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, SENDER_INTERVALS, Table
+from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, Table
 from aggregator.lakehouse.warehouse import commits as catalog
 from aggregator.lakehouse.warehouse import provision
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
@@ -107,10 +107,13 @@ class Archive:
         return {tuple(row[:4]): Times(*row[4:]) for row in rows}
 
     def files(self, table: Table) -> dict[str, tuple[int, int, int]]:
-        """Give day (counted from START; the last one for what goes on), bucket and bytes of each file of a table."""
-        day = "coalesce(partition.ended_at_day, DATE '9999-12-31')" if table is SENDER_INTERVALS else "partition.day"
+        """Give first day (counted from START; the last one for what goes on), bucket and bytes of a table's files."""
+        first = f"readable_metrics.{table.follows}.lower_bound"
         rows = self.spark.table(f"{table.identifier}.files").selectExpr(
-            "file_path", f"{day} AS day", "partition.site_bucket", "file_size_in_bytes"
+            "file_path",
+            f"coalesce(CAST({first} AS DATE), DATE '9999-12-31') AS day",
+            "partition.site_bucket",
+            "file_size_in_bytes",
         )
         return {path: ((day - FIRST_DAY).days, bucket, size) for path, day, bucket, size in rows.collect()}
 

@@ -8,7 +8,6 @@ to come) are read anew from their first advisory on.
 
 from collections import defaultdict
 from collections.abc import Collection
-from datetime import date
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,8 +28,12 @@ from aggregator.lakehouse.derive.intervals import (
     with_whole_days,
     words,
 )
-from aggregator.lakehouse.warehouse.windows import within
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
+from aggregator.lakehouse.warehouse.layout import Days, selected, whole_files
 from shared.identifiers import AdvisoryKind
+
+_MOST_DAYS = 64
+"""Days that are looked for one by one."""
 
 
 class Turn(StrEnum):
@@ -44,13 +47,15 @@ class Turn(StrEnum):
 class ChangedRows(NamedTuple):
     """What to write: ``rows`` in the place of those ``where``; ``old`` and ``new`` are the lives that changed.
 
-    ``new`` is persisted, and ``old`` where it is small: they are used more than once.
+    ``new`` is persisted, and ``old`` where it is small: they are used more than once. ``since`` is the day, counted
+    from 1970, on which the first of ``rows`` ends, None: in the last.
     """
 
     rows: DataFrame
     where: Column
     old: DataFrame
     new: DataFrame
+    since: int | None = None
 
 
 def goes_on() -> Column:
@@ -140,7 +145,8 @@ def partly_recomputed(
     new = sender_intervals(records, rebuilds, known_through).persist()
     ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())
     replaced, replacing = (rows.join(to_recompute, [*SENDER], "left_semi") for rows in (ended, new_ended))
-    moved = _partitions(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))
+    days = _moved(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))
+    moved = selected(days, SENDER_INTERVALS)
     rows = (
         new.where(goes_on())
         .unionByName(with_whole_days(going_on.join(changed, [*SENDER], "left_anti"), known_through))
@@ -151,15 +157,15 @@ def partly_recomputed(
     old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(
         intervals.join(to_recompute, [*SENDER], "left_semi")
     )
-    return ChangedRows(rows, goes_on() | moved, old, new)
+    return ChangedRows(rows, goes_on() | moved, old, new, min((each.first for each in days), default=None))
 
 
-def _partitions(ended: DataFrame) -> Column:
-    """Select the partitions that any of these rows lies in."""
-    days: dict[int, set[date]] = defaultdict(set)
-    for day, bucket in ended.select(f.to_date("ended_at"), "site_bucket").distinct().collect():
+def _moved(ended: DataFrame) -> list[Days]:
+    """Give the days on which any of these rows ends, with those that share a file."""
+    days: dict[int, set[int]] = defaultdict(set)
+    for day, bucket in ended.select(f.unix_date(f.to_date("ended_at")), "site_bucket").distinct().collect():
         days[bucket].add(day)
-    selected = f.lit(False)
-    for bucket, touched in days.items():
-        selected |= (f.col("site_bucket") == bucket) & within(touched, "ended_at")
-    return selected
+    touched = [Days(bucket, day, day + 1) for bucket, of_bucket in days.items() for day in of_bucket]
+    if len(touched) > _MOST_DAYS:
+        touched = [Days(bucket, min(of_bucket), max(of_bucket) + 1) for bucket, of_bucket in days.items()]
+    return whole_files(ended.sparkSession, SENDER_INTERVALS, touched)

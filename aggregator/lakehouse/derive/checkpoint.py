@@ -12,7 +12,7 @@ from aggregator.lakehouse.tables.schemas import DERIVED, SITE_BUCKETS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import WholeRun
 
-_VERSION = 9
+_VERSION = 10
 """Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""
 
 

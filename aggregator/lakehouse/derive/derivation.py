@@ -24,7 +24,7 @@ from aggregator.lakehouse.derive.imported_intervals import imported_coverage, im
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals import sender_intervals, words
 from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance, begin_with, declared
-from aggregator.lakehouse.spark.effort import joined_as, looked_at_again
+from aggregator.lakehouse.spark.effort import fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
     IMPORT_AVAILABILITY,
@@ -52,6 +52,7 @@ from aggregator.lakehouse.tables.schemas import (
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.layout import FOR_EVER, Days, selected, whole_files
 from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import SECOND
 
@@ -114,9 +115,10 @@ class Derivation:
             imports = self._read(IMPORTS)
             interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
             seen = seen.unionByName(imported_coverage(imports, known_through))
-        self._write(interval_rows, SENDER_INTERVALS)
         self._write(seen, SITE_COVERAGE)
-        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), f.lit(True), self._declared())
+        since = self._first_day()
+        self._write(interval_rows, SENDER_INTERVALS, since=since)
+        self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), self._declared(), since)
 
     def _from_checkpoint(self, checkpoint: Checkpoint) -> None:
         def stood(table: Table) -> DataFrame:
@@ -134,19 +136,19 @@ class Derivation:
         found = contests.found_in(after)
         self._write(update.coverage(after, found), SITE_COVERAGE)
         interval_rows = update.interval_rows(after, found)
-        self._write(interval_rows.rows, SENDER_INTERVALS, interval_rows.where)
+        self._write(interval_rows.rows, SENDER_INTERVALS, interval_rows.where, interval_rows.since)
         begins = windows_begin(
             (interval_rows.old, interval_rows.new), (before.coverage, self._read(SITE_COVERAGE)), known_before
         )
         windows = self._declared()
         begins = begin_with(begins, declared(self._spark, checkpoint.position.sequence), windows)
-        self._windows(begins, _since(begins), windows)
+        self._windows(begins, windows)
 
     def _declared(self) -> Collection[Declared]:
         return declared(self._spark, self._position.sequence)
 
-    def _windows(self, begins: Mapping[int, int], where: Column, windows: Collection[Declared]) -> None:
-        """Compute the windows that ``begins`` tells of, by bucket of sites; they are in the partitions ``where``.
+    def _windows(self, begins: Mapping[int, int], windows: Collection[Declared], since: int | None = None) -> None:
+        """Compute the windows that ``begins`` tells of, by bucket of sites, or all, which lie from day ``since`` on.
 
         ``windows`` are those of maintenance.
         """
@@ -160,20 +162,26 @@ class Derivation:
         assert held is not None
         # A site whose link flaps has many spans in a day.
         day_count, span_count = held["days"], held["spans"] or 0
+        fit_windows(self._spark, day_count * DAY_US // HOUR_US)
         by_day = joined_as(by_day, day_count + span_count)
         by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
         by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US + span_count)
         interval_rows = looked_at_again(availability.spans_since(intervals, begins, known_through))
         spans = maintenance.cut_spans(interval_rows)
+
+        def write(rows: DataFrame, table: Table) -> None:
+            self._write(rows, table, since=since) if since is not None else self._write_since(begins, rows, table)
+
         if windows or Iceberg(self._spark).row_count(SENDER_MAINTENANCE_DAYS):
-            self._write(maintenance.sender_days(interval_rows), SENDER_MAINTENANCE_DAYS, where)
+            write(maintenance.sender_days(interval_rows), SENDER_MAINTENANCE_DAYS)
         else:
             commits.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
             self.written.append(SENDER_MAINTENANCE_DAYS)
-        self._write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY, where)
+        write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
-        self._write(exceptions, SENDER_DAY_EXCEPTIONS, where)
-        days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(where))
+        write(exceptions, SENDER_DAY_EXCEPTIONS)
+        in_time = selected(_days_since(begins), SENDER_DAY_EXCEPTIONS)
+        days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(in_time))
         site_days = availability.site_availability_daily(
             spans, days_cut, by_day, known_through, interval
         ).localCheckpoint()
@@ -181,8 +189,8 @@ class Derivation:
             spans, days_cut, (by_day, by_hour), known_through, interval
         ).localCheckpoint()
         check(spans, days_cut, site_days, site_hours, known_through)
-        self._write(site_hours, SITE_AVAILABILITY_HOURLY, where)
-        self._write(site_days, SITE_AVAILABILITY_DAILY, where)
+        write(site_hours, SITE_AVAILABILITY_HOURLY)
+        write(site_days, SITE_AVAILABILITY_DAILY)
         # Small tables, and not partitioned: days before are taken over as they are.
         begin = f.lit(_day(min(begins.values())))
         days = looked_at_again(self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin))
@@ -193,8 +201,23 @@ class Derivation:
     def _read(self, table: Table) -> DataFrame:
         return self._spark.table(table.identifier)
 
-    def _write(self, rows: DataFrame, table: Table, where: Column | None = None) -> None:
-        commits.replace(rows, table, f.lit(True) if where is None else where, self._position)
+    def _first_day(self) -> int:
+        found = self._read(SITE_COVERAGE).agg(f.min(f.unix_micros("started_at"))).first()
+        return found[0] // DAY_US if found and found[0] is not None else 0
+
+    def _write_since(self, begins: Mapping[int, int], rows: DataFrame, table: Table) -> None:
+        """Write ``rows`` in the place of those from ``begins`` on, and again what their files had of days before."""
+        whole = whole_files(self._spark, table, _days_since(begins))
+        before = [each._replace(end=begins[each.bucket] // DAY_US) for each in whole]
+        before = [each for each in before if each.first < each.end]
+        if before:
+            kept = self._read(table).where(selected(before, table))
+            rows = rows.select(*table.column_names).unionByName(kept)
+        self._write(rows, table, selected(whole, table), min(each.first for each in whole))
+
+    def _write(self, rows: DataFrame, table: Table, where: Column | None = None, since: int | None = None) -> None:
+        times = None if since is None else (since, (self._known_through - 1) // DAY_US)
+        commits.replace(rows, table, f.lit(True) if where is None else where, self._position, times)
         self.written.append(table)
         self._progress(f"  {table.name}")
 
@@ -234,13 +257,8 @@ def _import_availability(imports: DataFrame) -> DataFrame:
     return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))
 
 
-def _since(begins: Mapping[int, int]) -> Column:
-    """Select the partitions, by day and bucket of sites, of what ``begins`` tells of."""
-    selected = f.lit(False)
-    for bucket, midnight in begins.items():
-        day = f.lit(_day(midnight))
-        selected |= (f.col("site_bucket") == bucket) & (f.col("day") >= day)
-    return selected
+def _days_since(begins: Mapping[int, int]) -> list[Days]:
+    return [Days(bucket, midnight // DAY_US, FOR_EVER) for bucket, midnight in begins.items()]
 
 
 def _day(midnight: int) -> date:

@@ -31,16 +31,17 @@ def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Ma
     """Set up the session for ``tables`` and as many new rows. What an operator has ``chosen`` stays."""
     iceberg = Iceberg(spark)
     rows = new_count + sum(iceberg.row_count(table) for table in tables)
-    started_with = dict(spark.sparkContext.getConf().getAll())
     for name in (*_FOR_FEW, _PIECES):
-        if name in chosen:
-            continue
-        wanted = (_FOR_FEW.get(name) if rows <= FEW_ROWS else None) or started_with.get(name)
-        if wanted is None:
-            # What nobody set has Spark's default again.
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, wanted)
+        if name not in chosen:
+            _set(spark, name, _FOR_FEW.get(name) if rows <= FEW_ROWS else None)
+
+
+def fit_windows(spark: SparkSession, count: int) -> None:
+    """Set up the session for ``count`` windows: a long history has many, however few its records are."""
+    if count > FEW_ROWS:
+        for name, of_few in _FOR_FEW.items():
+            if spark.conf.get(name, None) == of_few:
+                _set(spark, name, None)
 
 
 def cut(
@@ -84,3 +85,13 @@ def _are_few(spark: SparkSession) -> bool:
 def _new_count(iceberg: Iceberg, tables: Iterable[Table], before: Mapping[str, int]) -> int:
     stood = {table: before.get(table.name) for table in tables}
     return sum(iceberg.row_count(table) - (iceberg.row_count(table, at) if at else 0) for table, at in stood.items())
+
+
+def _set(spark: SparkSession, name: str, wanted: str | None) -> None:
+    """Set a property; None: to what the session began with."""
+    value = wanted or dict(spark.sparkContext.getConf().getAll()).get(name)
+    if value is None:
+        # What nobody set has Spark's default again.
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, value)

@@ -14,7 +14,10 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table. ``partitioned_by`` holds Iceberg transforms, ``identity`` the columns that make a row what it is."""
+    """One table. ``partitioned_by`` holds Iceberg transforms, ``identity`` the columns that make a row what it is.
+
+    ``follows`` names the day or instant by which rows come, where a file holds those of many days (``layout.py``).
+    """
 
     name: str
     comment: str
@@ -22,6 +25,7 @@ class Table(NamedTuple):
     identity: tuple[str, ...]
     partitioned_by: tuple[str, ...] = ()
     sorted_by: tuple[str, ...] = ()
+    follows: str | None = None
 
     @property
     def column_names(self) -> tuple[str, ...]:

@@ -48,8 +48,9 @@ SENDER_MAINTENANCE_DAYS = Table(
         Column("site_bucket", "INT", "site_bucket(site): part of the partitioning"),
     ),
     identity=("day", "region", "site", "block", "sender_id"),
-    partitioned_by=("day", "site_bucket"),
+    partitioned_by=("site_bucket",),
     sorted_by=("site", "sender_id"),
+    follows="day",
 )
 
 MAINTENANCE = Table(

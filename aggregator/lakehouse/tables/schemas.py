@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 SITE_BUCKETS = 4
-"""Derived tables are partitioned by day and bucket of sites, so that late history of a site rewrites its own bucket."""
+"""Derived tables are partitioned by bucket of sites, so that late history of a site rewrites its own bucket."""
 
 _BLOCK = (
     Column("region", "STRING", "region, out of the subject"),
@@ -187,8 +187,9 @@ SENDER_INTERVALS = Table(
         _BUCKET,
     ),
     identity=("region", "site", "block", "sender_id", "started_at"),
-    partitioned_by=("days(ended_at)", "site_bucket"),
+    partitioned_by=("years(ended_at)", "site_bucket"),
     sorted_by=("site", "sender_id", "started_at"),
+    follows="ended_at",
 )
 
 SITE_COVERAGE = Table(
@@ -231,8 +232,9 @@ SITE_COVERAGE_DAILY = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site", "block"),
-    partitioned_by=("day", "site_bucket"),
+    partitioned_by=("site_bucket",),
     sorted_by=("site", "block"),
+    follows="day",
 )
 
 _BOUND = (
@@ -265,8 +267,9 @@ SENDER_DAY_EXCEPTIONS = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site", "block", "sender_id"),
-    partitioned_by=("day", "site_bucket"),
+    partitioned_by=("site_bucket",),
     sorted_by=("site", "sender_id"),
+    follows="day",
 )
 
 _FLEET_TIMES = (
@@ -295,8 +298,9 @@ SITE_AVAILABILITY_HOURLY = Table(
         _BUCKET,
     ),
     identity=("hour", "region", "site"),
-    partitioned_by=("day", "site_bucket"),
+    partitioned_by=("site_bucket",),
     sorted_by=("site", "hour"),
+    follows="day",
 )
 
 SITE_AVAILABILITY_DAILY = Table(
@@ -310,8 +314,9 @@ SITE_AVAILABILITY_DAILY = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site"),
-    partitioned_by=("day", "site_bucket"),
+    partitioned_by=("site_bucket",),
     sorted_by=("site",),
+    follows="day",
 )
 
 REGION_AVAILABILITY_DAILY = Table(

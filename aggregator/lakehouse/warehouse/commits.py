@@ -24,23 +24,8 @@ from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
+from aggregator.lakehouse.warehouse.layout import laid_out
 from aggregator.lakehouse.warehouse.lock import GAVE_UP
-from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
-
-
-def laid_out(rows: DataFrame, table: Table) -> DataFrame:
-    """Bring the rows of each partition together, in the table's order; the columns are the table's."""
-    if not table.partitioned_by:
-        return rows.sortWithinPartitions(*table.sorted_by) if table.sorted_by else rows
-    parts = {f"partition_{place}": _partition(transform) for place, transform in enumerate(table.partitioned_by)}
-    placed = rows.withColumns(parts).repartition(*parts).sortWithinPartitions(*parts, *table.sorted_by)
-    return placed.select(*table.column_names)
-
-
-def _partition(transform: str) -> Column:
-    name = transform.removeprefix("days(").removesuffix(")")
-    return f.col(name) if name == transform else floor_to(f.unix_micros(name), DAY_US)
-
 
 _PREFIX = "muster."
 _RECIPE, _JOB = "muster.recipe", "muster.job"
@@ -108,12 +93,15 @@ def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
     commit.commit()
 
 
-def replace(rows: DataFrame, table: Table, where: Column, position: HubPosition) -> None:
+def replace(
+    rows: DataFrame, table: Table, where: Column, position: HubPosition, times: tuple[int, int] | None = None
+) -> None:
     """Put ``rows`` in the place of those that match ``where`` and advance the table to ``position``, in one commit.
 
-    ``where`` must select whole partitions. Rows may lie outside of it too: those are added.
+    ``where`` must select whole files (``layout.whole_files``). Rows may lie outside of it too: those are added.
+    ``times`` says on which days they lie, as ``laid_out`` takes it.
     """
-    writer = _with_position(laid_out(rows.select(*table.column_names), table), table, position)
+    writer = _with_position(laid_out(rows.select(*table.column_names), table, times), table, position)
     writer = writer.option("use-table-distribution-and-ordering", "false").option("fanout-enabled", "false")
     writer.overwrite(where)
 

@@ -59,8 +59,8 @@ class Iceberg:
         """Give the partitions that ``table`` is to have as Iceberg's own PartitionSpec."""
         partitions = self._class("PartitionSpec").builderFor(schema)
         for transform in table.partitioned_by:
-            by_day = transform.removeprefix("days(")
-            partitions.day(by_day.removesuffix(")")) if by_day != transform else partitions.identity(transform)
+            kind, name = parsed(transform)
+            {"days": partitions.day, "years": partitions.year, "": partitions.identity}[kind](name)
         return partitions.build()
 
     def load(self, table: Table) -> Any:
@@ -145,6 +145,12 @@ def _plain(value: Any) -> Any:
         instant = value.toInstant()
         return int(instant.getEpochSecond()) * 1_000_000 + int(instant.getNano()) // 1_000
     return value
+
+
+def parsed(transform: str) -> tuple[str, str]:
+    """Give what a table is partitioned by as kind and column: ("days", "occurred_at"), ("", "site_bucket")."""
+    kind, _, column = transform.removesuffix(")").rpartition("(")
+    return kind, column
 
 
 def quoted(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.tables.definition import Table
-from aggregator.lakehouse.tables.schemas import POSITIONS, TABLES
+from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
 from aggregator.lakehouse.warehouse.jvm import java_class
@@ -22,6 +22,7 @@ class TableUpgrade:
     def __init__(self, spark: SparkSession) -> None:
         self._iceberg = Iceberg(spark)
         self._may_become = java_class(spark, "org.apache.iceberg.types.TypeUtil").isPromotionAllowed
+        self._expressions = java_class(spark, "org.apache.iceberg.expressions.Expressions")
 
     def bring(self, table: Table) -> None:
         """Add what ``table`` lacks, in one commit, or none where it lacks nothing; raise TableDiffers."""
@@ -50,6 +51,7 @@ class TableUpgrade:
             before = name
         if differs:
             change.commit()
+        self._partition(table, loaded, wanted)
         if loaded.properties().get("comment") != table.comment:
             loaded.updateProperties().set("comment", table.comment).commit()
 
@@ -68,11 +70,26 @@ class TableUpgrade:
                 same = str(old) == str(new)
                 if not same and not (new.isPrimitiveType() and self._may_become(old, new.asPrimitiveType())):
                     raise self._why_not(table, f"its column {column.name} is {old}, not {new}")
-        parts = [f"{found.findColumnName(each.sourceId())}:{each.transform()}" for each in loaded.spec().fields()]
-        wanted_spec = self._iceberg.partition_spec(table, wanted)
-        wanted_parts = [f"{wanted.findColumnName(each.sourceId())}:{each.transform()}" for each in wanted_spec.fields()]
-        if parts != wanted_parts:
-            raise self._why_not(table, f"it is partitioned by {', '.join(parts) or 'nothing'}")
+        parts = _parts(loaded.spec(), found)
+        # Of derived tables a run makes all files anew where an update asks for it.
+        if table not in DERIVED and parts.keys() != _parts(self._iceberg.partition_spec(table, wanted), wanted).keys():
+            raise self._why_not(
+                table, f"it is partitioned by {', '.join(':'.join(part) for part in parts) or 'nothing'}"
+            )
+
+    def _partition(self, table: Table, loaded: Any, wanted: Any) -> None:
+        """Have what is written from now on partitioned as ``table`` is, in one commit; files that are there stay."""
+        parts, spec = _parts(loaded.spec(), loaded.schema()), self._iceberg.partition_spec(table, wanted)
+        wanted_parts = _parts(spec, wanted)
+        if parts.keys() == wanted_parts.keys():
+            return
+        change = loaded.updateSpec()
+        for part in parts.keys() - wanted_parts.keys():
+            change.removeField(parts[part].name())
+        for part in wanted_parts.keys() - parts.keys():
+            term = self._expressions.transform(part[0], wanted_parts[part].transform())
+            change.addField(wanted_parts[part].name(), term)
+        change.commit()
 
     @staticmethod
     def _why_not(table: Table, what: str) -> TableDiffers:
@@ -80,6 +97,11 @@ class TableUpgrade:
             f"{table.identifier} was made by another version of Muster ({what}) and cannot be changed in place: name"
             " another directory as [lakehouse] path, and roll up into it"
         )
+
+
+def _parts(spec: Any, schema: Any) -> dict[tuple[str, str], Any]:
+    """Give the fields of a partition spec by column and transform."""
+    return {(schema.findColumnName(each.sourceId()), str(each.transform())): each for each in spec.fields()}
 
 
 _PROPERTIES = {

@@ -9,6 +9,7 @@ else is made of them.
 
 import json
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -22,11 +23,13 @@ from aggregator.lakehouse.warehouse.commits import LastUpkeep, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.jvm import java_class
 from aggregator.lakehouse.warehouse.local_paths import local_path
-from shared.instants import DAY
+from shared.instants import DAY, SECOND
 
 _MANY_FILES = "5"
 """Files of a partition that are made one: fewer are left alone, so that old days are not written again and again."""
 _FILE_BYTES = str(256 << 20)
+_LARGE_BYTES = str(16 << 20)
+"""Bytes of a file of many days that is left alone: else all days before would be written again with each new one."""
 
 
 class TableUpkeep:
@@ -38,11 +41,19 @@ class TableUpkeep:
         self._table = table
         self._properties = properties
 
-    def compact(self) -> tuple[int, int]:
-        """Make few large files of many small ones, in one commit; give how many there were and how many there are."""
+    def compact(self, known_through: int) -> tuple[int, int]:
+        """Make few large files of many small ones, in one commit; give how many there were and how many there are.
+
+        Where files hold many days, the day in which ``known_through`` (microseconds) lies stays by itself.
+        """
         rewrite = self._actions().rewriteDataFiles(self._loaded())
         rewrite = rewrite.sort() if self._table.sorted_by else rewrite.binPack()
         rewrite = rewrite.option("min-input-files", _MANY_FILES).option("target-file-size-bytes", _FILE_BYTES)
+        if self._table.follows is not None:
+            rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)
+        if self._table.follows == "day" and known_through:
+            today = datetime.fromtimestamp((known_through - 1) // SECOND, tz=UTC).date()
+            rewrite = rewrite.filter(self._class("expressions.Expressions").lessThan("day", str(today)))
         for name, value in self._properties.items():
             rewrite = rewrite.snapshotProperty(name, value)
         result = rewrite.execute()
@@ -162,7 +173,7 @@ def maintain(
     }
     compacted = compacted_to = 0
     for name, table in tables.items():
-        before, after = table.compact()
+        before, after = table.compact(stands[name].known_through if name in stands else 0)
         compacted, compacted_to = compacted + before, compacted_to + after
         if before:
             progress(f"  {name}: {before:,} data files became {after:,}")

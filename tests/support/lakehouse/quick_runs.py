@@ -38,7 +38,7 @@ from shared.instants import SECOND
 APPENDED, REPLACED = REGISTRATIONS, SITE_COVERAGE_DAILY
 FIRST = date(2026, 1, 1)
 _WITHOUT_ROWS = (POLICY, QUARANTINE, SENDER_MAINTENANCE_DAYS)
-_NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+_NO_YEAR = "__HIVE_DEFAULT_PARTITION__"
 
 
 class FileCounts(NamedTuple):
@@ -115,10 +115,12 @@ class QuickRuns:
     def _replace(self, table: Table) -> None:
         loaded = self._iceberg.load(table)
         commit = loaded.newOverwrite().overwriteByRowFilter(self._replaced(table))
+        metrics = self._packages.MetricsConfig.forTable(loaded)
         for row, partition in self._partitions(table):
-            path = self._write(table, row, partition)
-            file = self._packages.DataFiles.builder(loaded.spec()).withPath(f"file://{path}").withFormat("parquet")
-            file = file.withFileSizeInBytes(path.stat().st_size).withRecordCount(1)
+            written = loaded.io().newInputFile(f"file://{self._write(table, row, partition)}")
+            file = self._packages.DataFiles.builder(loaded.spec()).withInputFile(written).withFormat("parquet")
+            # Which days a file has, its metrics say.
+            file = file.withMetrics(self._packages.parquet.ParquetUtil.fileMetrics(written, metrics))
             commit.addFile((file.withPartitionPath(partition) if partition else file).build())
         for name, value in commits.properties(self.spark, self.position).items():
             commit.set(name, value)
@@ -128,7 +130,7 @@ class QuickRuns:
         of_rows = self._packages.expressions.Expressions
         if table is SENDER_INTERVALS:
             return of_rows.isNull("ended_at")
-        if "day" in table.partitioned_by:
+        if table.follows == "day":
             return of_rows.greaterThanOrEqual("day", str(self._noon.date()))
         return of_rows.alwaysTrue()
 
@@ -142,10 +144,8 @@ class QuickRuns:
             within = f"site_bucket={bucket}"
             of: dict[str, object] = {"site_bucket": bucket}
             if table is SENDER_INTERVALS:
-                yield of, f"ended_at_day={_NO_DAY}/{within}"
-                yield of | {"ended_at": self._noon}, f"ended_at_day={today}/{within}"
-            elif "day" in table.partitioned_by:
-                yield of | {"day": today}, f"day={today}/{within}"
+                yield of, f"ended_at_year={_NO_YEAR}/{within}"
+                yield of | {"ended_at": self._noon}, f"ended_at_year={today.year - 1970}/{within}"
             else:
                 yield of, within
 
