@@ -16,9 +16,9 @@ from aggregator.lakehouse.page.tables import Column, data_table, folded, section
 from aggregator.lakehouse.page.words import OTHER_NAMES, Clock, count, listed, step_name
 from shared.instants import DAY, HOUR
 
-_MOST_HOUR_CELLS: Final = 15_000
-_MOST_ROWS: Final = 5_000
-_MOST_EVENTFUL_ROWS: Final = 10_000
+_MOST_HOUR_CELLS: Final = 8_000
+_MOST_ROWS: Final = 2_000
+_MOST_EVENTFUL_ROWS: Final = 2_000
 _MOST_OPEN_DAYS: Final = 31
 
 

@@ -10,7 +10,7 @@ from aggregator.lakehouse.page.outage_groups import OutageGroup
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section
 from aggregator.lakehouse.page.words import Clock, count, duration
 
-_MOST: Final = 10_000
+_MOST: Final = 3_000
 _PAGE: Final = 200
 _INCIDENTS: Final = 20
 _LARGEST: Final = 5

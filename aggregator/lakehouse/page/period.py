@@ -17,6 +17,9 @@ _MONDAY = 4 * DAY
 MOST_COLUMNS: Final = 36
 MOST_HOURS: Final = 48
 MOST_DAYS: Final = 45
+MOST_WEEKS: Final = 135
+_WEEKS: Final = tuple(weeks * _WEEK for weeks in (1, 4, 13, 52))
+"""What a step is of a time of years."""
 MOST_POINTS: Final = 240
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -63,7 +66,7 @@ class Grid(NamedTuple):
 
 
 def heat_grid(period: Period) -> Grid:
-    """Choose the columns of the heat map: hours from 8 to 48 hours on, finer before, days and weeks after.
+    """Choose the columns of the heat map: hours from 8 to 48 hours on, finer before, days and weeks after, some weeks after years.
 
     >>> heat_grid(Period(0, 95 * SECOND)).step // SECOND, heat_grid(Period(0, DAY)).step // HOUR
     (5, 1)
@@ -71,14 +74,16 @@ def heat_grid(period: Period) -> Grid:
     if period.length <= MOST_HOURS * HOUR:
         fits = (step for step in _LADDER if period.length <= MOST_COLUMNS * step)
         return Grid(min(next(fits, HOUR), HOUR) if period.length < 8 * HOUR else HOUR)
-    return Grid(DAY) if period.length <= MOST_DAYS * DAY else Grid(_WEEK, _MONDAY)
+    if period.length <= MOST_DAYS * DAY:
+        return Grid(DAY)
+    return Grid(next((step for step in _WEEKS if period.length <= MOST_WEEKS * step), _WEEKS[-1]), _MONDAY)
 
 
 def curve_grid(period: Period) -> Grid:
     """Choose the points of the curve."""
-    steps = (*_LADDER, DAY, _WEEK)
-    fitting = next((step for step in steps if period.length <= MOST_POINTS * step), _WEEK)
-    return Grid(fitting, _MONDAY if fitting == _WEEK else 0)
+    steps = (*_LADDER, DAY, *_WEEKS)
+    fitting = next((step for step in steps if period.length <= MOST_POINTS * step), _WEEKS[-1])
+    return Grid(fitting, _MONDAY if fitting in _WEEKS else 0)
 
 
 def choose_period(known: Period, since: str | None, until: str | None) -> Period:
