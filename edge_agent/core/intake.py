@@ -124,6 +124,7 @@ class Intake:
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
         self.slow_count = 0
+        self._deviations: Deviations = []
 
     def read(self, message: SourceMessage, deviations: Deviations | None = None) -> IntakeResult:
         """Identify the sender and what else decides about forwarding; the payload itself is left as it is.
@@ -158,9 +159,11 @@ class Intake:
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
         """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
-        deviations: Deviations = []
+        # One list for all: most messages leave it empty.
+        deviations = self._deviations
         result = self.read(message, deviations)
         if deviations:
+            deviations.clear()
             self.slow_count += 1
         if isinstance(result, Observation):
             return draft.observe(result, too_old=too_old)

@@ -7,6 +7,8 @@ reading is no further behind than that: what waits for less time than ``blind_af
 Where several senders share a subject, one's message takes the place of another's, however soon it is read.
 """
 
+from collections.abc import Sequence
+
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import StreamFacts
@@ -37,6 +39,12 @@ class Thinning:
             self.expected = max(self.expected, examined_sequence + 1)
             if not self._is_shared or facts.server_at - self._at > state.policy.blind_after:
                 self.is_thinned = False
+
+    def must_look(self, messages: Sequence[SourceMessage]) -> bool:
+        """Tell whether to take each of the next messages, and not just pass the last one on: they have a hole."""
+        first, last = messages[0].sequence, messages[-1].sequence
+        follow_closely = first == self.expected and last - first == len(messages) - 1
+        return self.is_thinned or (self.shows and not follow_closely)
 
     def take(self, message: SourceMessage, state: BlockState, server_at: int, sender_count: int) -> bool:
         """Take the next message; tell whether messages are gone about there. ``server_at``: the server's clock now."""

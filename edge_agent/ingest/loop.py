@@ -292,36 +292,35 @@ class Ingest(Generic[D]):
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         intake, stretch, before = self._intake, Stretch(), FOREVER
         give, slow_count = intake.give, intake.slow_count
-        thinning, last = self._thinning, None
-        expected, shows_holes = thinning.expected, thinning.shows
+        thinning = self._thinning
+        looks_for_holes = thinning.must_look(messages)
         bound, is_ahead = self._rules.clock_bound(self.decider.state), draft.clock_ahead
         for message in messages:
-            if (message.stored_at > bound) is not is_ahead:
+            at = message.stored_at
+            if (at > bound) is not is_ahead:
                 is_ahead = not is_ahead
                 draft = await self._see_clock(draft, is_ahead=is_ahead)
             # A clock that does not go back against the message before has not stepped back.
-            if message.stored_at < before and draft.steps_back(message.stored_at):
+            if at < before and draft.steps_back(at):
                 await self._adopt(draft)
                 await self._step_back((await self._check()).facts)
                 draft = self.decider.draft()
-            before = message.stored_at
-            if (shows_holes and message.sequence != expected) or thinning.is_thinned:
-                if last is not None:
-                    thinning.pass_on(last)
+            before = at
+            if looks_for_holes and (thinning.is_thinned or message.sequence != thinning.expected):
                 sender_count = sum(self.decider.sender_counts().values())
                 thinned = thinning.take(message, self.decider.state, self._server_at, sender_count)
                 while not draft.find_thinned(thinned=thinned):
                     draft = await self._next_after(draft)
-            last, expected = message, message.sequence + 1
-            too_old = before < oldest_forwarded
+            elif looks_for_holes:
+                thinning.pass_on(message)
+            too_old = at < oldest_forwarded
             while not give(draft, message, too_old=too_old):
                 draft = await self._next_after(draft)
             if intake.slow_count != slow_count:
                 # Who is to say that the agent lives runs on the same loop.
                 slow_count = intake.slow_count
                 await stretch.yield_to_loop()
-        if last is not None:
-            thinning.pass_on(last)
+        thinning.pass_on(messages[-1])
         return draft
 
     async def _take_check(self, checked: Checked) -> None:

@@ -127,7 +127,7 @@ class Probe:
         self._is_off = False
 
     def note_size(self, largest_size: int) -> None:
-        """Know the size of the largest message that was read before."""
+        """Know the size of the largest message that was read."""
         self._largest = max(self._largest, largest_size)
 
     async def open(self, facts: StreamFacts) -> None:
@@ -209,8 +209,7 @@ class Probe:
         return True
 
     def look_at(self, messages: Sequence[SourceMessage]) -> None:
-        """Find a probe among what was read back, stored whether answered or not, and how large messages may be."""
-        self._largest = max(self._largest, *(len(each.payload) for each in messages))
+        """Find a probe among what was read back, stored whether answered or not."""
         if self._is_unanswered and any((each.headers or {}).get(PROBE_HEADER) == self._origin for each in messages):
             self._take_stored()
 

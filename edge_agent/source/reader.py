@@ -354,6 +354,7 @@ class JetStreamSource:
                 self._count_what_comes_again(taken)
             self._newest_stored_at = taken[-1].stored_at
             if self._probe is not None:
+                self._probe.note_size(self._pulls.largest_size)
                 self._probe.look_at(taken)
         return taken
 
