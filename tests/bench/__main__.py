@@ -24,6 +24,7 @@ from tests.bench.measures import (
     copying,
     distance,
     lakehouse,
+    lakehouse_import,
     lakehouse_runs,
     lakehouse_year,
     million,
@@ -52,7 +53,12 @@ MEASURES: dict[str, Measure] = {
     **backlog.MEASURES,
     **tracker_rules.MEASURES,
 }
-LAKEHOUSE: dict[str, Measure] = {**lakehouse_runs.MEASURES, **lakehouse.MEASURES, **lakehouse_year.MEASURES}
+LAKEHOUSE: dict[str, Measure] = {
+    **lakehouse_runs.MEASURES,
+    **lakehouse.MEASURES,
+    **lakehouse_year.MEASURES,
+    **lakehouse_import.MEASURES,
+}
 GROUPS = {"lakehouse": tuple(LAKEHOUSE)}
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_FILE_SYSTEMS = ("tmpfs", "ramfs")

@@ -1,0 +1,45 @@
+"""What a long thin history costs that is imported: ten years of a few thousand nodes that fail now and then."""
+
+import shutil
+import time
+
+from pyspark import SparkContext
+
+from aggregator.lakehouse.imports.job import import_intervals
+from tests.bench.report import RecordsLost, Row, Table
+from tests.bench.stage import Options
+from tests.bench.warehouses import MASTER, say, settings_for
+from tests.support.lakehouse.long_trace import MAPPING, write_trace
+
+INTERVALS, NODES, DAYS = 43_325, 3_577, 3_650
+MOST_SECONDS, MOST_FILES, MOST_MEGABYTES = 60, 500, 20
+
+
+async def imported(options: Options) -> Table:
+    """Import the history into tables that are not there yet; count seconds, Spark's start included, files and bytes."""
+    directory = options.directory / "lake"
+    shutil.rmtree(directory, ignore_errors=True)
+    trace, count = options.directory / "trace.csv", options.scaled(INTERVALS)
+    write_trace(trace, options.seed, count, options.scaled(NODES), days=options.scaled(DAYS))
+    began = time.perf_counter()
+    try:
+        result = import_intervals(settings_for(directory), [trace], MAPPING, say)
+    finally:
+        SparkContext.getOrCreate().stop()
+    seconds = time.perf_counter() - began
+    if result.counts.written != count:
+        raise RecordsLost(f"{result.counts}, and {count} were there")
+    sizes = [path.stat().st_size for path in directory.rglob("*") if path.is_file()]
+    return Table(
+        measure="lakehouse-import",
+        title=f"{count:,} intervals of {options.scaled(NODES):,} nodes in {options.scaled(DAYS):,} days; {MASTER}",
+        command=options.command("lakehouse-import"),
+        rows=[
+            Row("import into new tables", "s", seconds, must=MOST_SECONDS, better="less"),
+            Row("files, logs and metadata included", "files", len(sizes), must=MOST_FILES, better="less"),
+            Row("their size", "MB", sum(sizes) / 1e6, must=MOST_MEGABYTES, better="less"),
+        ],
+    )
+
+
+MEASURES = {"lakehouse-import": imported}
