@@ -439,8 +439,9 @@ async def test_policy_that_was_taken_and_is_gone_from_the_region_is_said(deploym
 
     await until(is_taken, "the revision is taken")
     await deployment.region.api(f"STREAM.DELETE.{POLICY}")
+    gone = f"there is no stream {POLICY} in this region any more"
+    await until(lambda: gone in deployment.agent.log, "that it is gone is what is said")
     await shown(deployment.agent, "policy_not_heard")
-    assert f"there is no stream {POLICY} in this region any more" in deployment.agent.log
 
 
 async def test_what_need_not_work_is_no_fault_in_the_log_either(tmp_path: Path) -> None:
