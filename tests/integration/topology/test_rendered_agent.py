@@ -11,46 +11,10 @@ from shared.embedded.link import EmbeddedLink
 from shared.nats.jetstream_api import ApiError
 from shared.wire import decode_watermark
 from tests.support.agent.agent_process import DEADLINE, AgentProcess
-from tests.support.topology.rendered import Rendered, Visitor, encoded, muster, rendered_servers
+from tests.support.topology.rendered import Rendered, Visitor, encoded, member, muster, rendered_servers
 from tests.support.waiting import until
 
 OWN = "fleet.eu-west.dub1.nodes"
-AGENT = """
-site = "dub1"
-region = "eu-west"
-name = "{name}"
-
-[upstream]
-servers = ["{region}"]
-id_key_file = "id.key"
-auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
-tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
-
-[pair]
-members = ["dub1-a", "dub1-b"]
-
-[store]
-path = "{name}/agent.db"
-
-[watermark]
-interval = "300ms"
-
-[monitor]
-listen = ""
-
-[[stream]]
-name = "nodes"
-
-[stream.source]
-servers = ["nats://127.0.0.1:{site}"]
-stream = "REGISTRATION"
-settle = "200ms"
-auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
-tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
-
-[stream.sender]
-json_path = "sender"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -129,16 +93,6 @@ async def runs(hub: Visitor, revision: int) -> bool:
     except ApiError:
         return False
     return decode_watermark(b64decode(last["message"]["data"])).policy_revision == revision
-
-
-def member(rendered: Rendered, name: str, region: str = "") -> AgentProcess:
-    config = rendered.directory / f"{name}.toml"
-    config.write_text(
-        AGENT.format(
-            name=name, region=region or f"nats://127.0.0.1:{rendered.ports['eu-west']}", site=rendered.ports["dub1"]
-        )
-    )
-    return AgentProcess(config)
 
 
 async def knows_whose_its_names_are(agent: AgentProcess) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import request_json
 from shared.nats.settings import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
+from tests.support.agent.agent_process import AgentProcess
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
@@ -63,6 +65,44 @@ tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 [[site]]
 name = "lon1"
 region = "eu-west"
+"""
+
+
+AGENT = """
+site = "dub1"
+region = "eu-west"
+name = "{name}"
+
+[upstream]
+servers = ["{region}"]
+id_key_file = "id.key"
+auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[pair]
+members = ["dub1-a", "dub1-b"]
+
+[store]
+path = "{name}/agent.db"
+
+[watermark]
+interval = "300ms"
+
+[monitor]
+listen = ""
+
+[[stream]]
+name = "nodes"
+
+[stream.source]
+servers = ["nats://127.0.0.1:{site}"]
+stream = "REGISTRATION"
+settle = "200ms"
+auth = {{ nkey_seed_file = "nats/keys/dub1-agent.nk" }}
+tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
+
+[stream.sender]
+json_path = "sender"
 """
 
 
@@ -114,6 +154,17 @@ class Rendered:
     def reload(self, server: str) -> None:
         """Let a server read its configuration again."""
         self.running[server].send_signal(signal.SIGHUP)
+
+    def begin_anew(self, server: str) -> None:
+        """Lose a server with everything that it has stored, and start another on the same configuration.
+
+        Not in a thread of its own: the server ends with the thread that has started it.
+        """
+        self.running[server].kill()
+        self.running[server].wait()
+        shutil.rmtree(self.directory / "store" / server)
+        self.running[server] = _start(self.directory, server)
+        _until_listening(("127.0.0.1", self.ports[server]))
 
     def config(self, server: str) -> Path:
         """Give a server's configuration."""
@@ -242,3 +293,14 @@ async def until_archived(rendered: Rendered, count: int) -> None:
 def encoded(body: object) -> bytes:
     """Write JSON."""
     return msgspec.json.encode(body)
+
+
+def member(rendered: Rendered, name: str, region: str = "") -> AgentProcess:
+    """Write the settings of dub1's agent, one of a pair, and give it; ``region`` is a URL, "" the server's."""
+    config = rendered.directory / f"{name}.toml"
+    config.write_text(
+        AGENT.format(
+            name=name, region=region or f"nats://127.0.0.1:{rendered.ports['eu-west']}", site=rendered.ports["dub1"]
+        )
+    )
+    return AgentProcess(config)
