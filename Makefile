@@ -59,8 +59,8 @@ deb: environment ## Build the agent's package for Debian 12 and 13 and Ubuntu 24
 deb-test: environment ## Build it, and install, upgrade, remove and purge it on a throw-away machine (as root)
 	@$(BIN)/python -m pytest tests/acceptance/test_debian_package.py
 
-release-check: ## Build the wheel from a clean clone, install it from the locks, and run it (KEEP=DIR keeps it)
-	@packaging/release-check.sh
+release-check: environment ## Build wheel and packages from a clean clone, install them, and run them (KEEP=DIR keeps them)
+	@PACKAGES=1 packaging/release-check.sh
 
 clean: ## Remove what tests, checks, builds and the demo leave; .venv and the jars stay
 	@rm -rf build dist demo-run spark-warehouse metastore_db derby.log *.egg-info .mypy_cache .ruff_cache .pytest_cache \

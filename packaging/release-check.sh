@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Builds the wheel of what is committed from a clean clone, installs it into a clean environment as documented, and runs
-# it. Changes nothing in this clone. Takes a minute; KEEP=DIRECTORY (in this clone) keeps the wheel.
+# it. Changes nothing in this clone. Takes a minute; KEEP=DIRECTORY (in this clone) keeps what was built. PACKAGES=1 builds
+# the agent's packages from that clone too and, as root with systemd-nspawn, installs, upgrades and erases them.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly python=${PYTHON:-/usr/bin/python3} keep=${KEEP:+$PWD/$KEEP}
+readonly python=${PYTHON:-/usr/bin/python3} keep=${KEEP:+$PWD/$KEEP} source=$PWD
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 
@@ -55,8 +56,20 @@ if grep -q Traceback said; then
     refuse "a person at a terminal got a traceback"
 fi
 
+if [[ -n ${PACKAGES:-} ]]; then
+    say "building the agent's packages, and trying them on throw-away machines"
+    cd "$place/clone"
+    # Its tools; what is packaged is the clone's.
+    ln -s "$source/.venv" .venv
+    packaging/build-rpm.sh dist
+    packaging/build-deb.sh dist
+    .venv/bin/python -m pytest -q -p no:cacheprovider tests/acceptance/test_packages.py tests/acceptance/test_debian_package.py ||
+        refuse "the packages do not do what they shall"
+    cd "$place"
+fi
+
 if [[ -n $keep ]]; then
     mkdir -p "$keep"
-    cp "$place/clone/$wheel" "$keep"
+    cp "$place"/clone/dist/* "$keep"
 fi
 say "muster $version is good: $(basename "$wheel"), sha256 $(sha256sum "clone/$wheel" | cut -d' ' -f1)"
