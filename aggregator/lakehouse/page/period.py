@@ -66,7 +66,9 @@ class Grid(NamedTuple):
 
 
 def heat_grid(period: Period) -> Grid:
-    """Choose the columns of the heat map: hours from 8 to 48 hours on, finer before, days and weeks after, some weeks after years.
+    """Choose the columns of the heat map: hours from 8 to 48 hours on, finer before, days and weeks after.
+
+    Of some years each is four weeks or more.
 
     >>> heat_grid(Period(0, 95 * SECOND)).step // SECOND, heat_grid(Period(0, DAY)).step // HOUR
     (5, 1)
