@@ -107,8 +107,9 @@ class LiveStore:
         return cls(copy)
 
     def close(self) -> None:
-        """Close the file."""
-        self._database.close()
+        """Close the file, once a transaction that is under way has ended."""
+        with self._writing:
+            self._database.close()
 
     def load(self, origin: Origin) -> Fleet | None:
         """Give the state of ``origin``; None where the file holds none, or another's."""

@@ -39,6 +39,7 @@ PRINT_NO_TABLE = {
     "muster-aggregator report html",
     "muster-aggregator rollup",
     "muster-aggregator scenario",
+    "muster-aggregator serve",
     "muster-aggregator serve-sql",
     "muster-aggregator spark-sql",
 }

@@ -32,6 +32,7 @@ WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
     (HOWTO / "hub" / "topologies.md", [TopologySettings]),
     (HOWTO / "hub" / "rollup.md", [AggregatorSettings]),
     (HOWTO / "hub" / "streams.md", [TopologySettings] * 2),
+    (HOWTO / "hub" / "live.md", [AggregatorSettings]),
 ]
 BY_HAND: list[tuple[str, type[msgspec.Struct]]] = [
     ("agent.toml", AgentSettings),

@@ -32,7 +32,7 @@ async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:
     feed = Feed(lakehouse.settings.hub, ARCHIVE, lakehouse.settings.live_path)
     reading = asyncio.create_task(feed.run())
     try:
-        await until(lambda: feed.fleet.sequence >= sequence or reading.done(), f"message {sequence} read")
+        await until(lambda: (feed.is_ready and feed.fleet.sequence >= sequence) or reading.done(), "all is read")
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

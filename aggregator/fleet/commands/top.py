@@ -13,10 +13,10 @@ from aggregator.fleet.client import LiveClient
 from aggregator.fleet.commands.sender import url_option
 from aggregator.live.api import FleetView, SitePage, SiteView
 from aggregator.terminal import format_table
-from shared.command_group import examples
-from shared.instants import format_instant
+from shared.command_group import DURATION, examples, json_option
+from shared.instants import SECOND, format_instant
 from shared.tables import Column, visible
-from shared.terminal import echo, width
+from shared.terminal import echo, json_text, width
 
 MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
 """A shape beside each word: colour alone tells not everybody."""
@@ -26,12 +26,15 @@ MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired":
 @config_option
 @url_option
 @click.option("--once", is_flag=True, help="Print it once; as it is where output is no terminal.")
-@click.option(
-    "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between two looks."
-)
-def top(config_path: Path, url: str | None, once: bool, every: float) -> None:
+@click.option("--every", type=DURATION, default="2s", show_default=True, help="Time between two looks.")
+@json_option
+def top(*, config_path: Path, url: str | None, once: bool, every: int, as_json: bool) -> None:
     """Show the live fleet, the sites in trouble first. Asks the running service; Ctrl-C ends it."""
     client = LiveClient(load(config_path), url)
+    if as_json:
+        sites = client.get("sites", SitePage, sort="trouble", limit=1_000)
+        echo(json_text({"fleet": client.get("fleet", FleetView), "sites": sites.sites}))
+        return
     if once or not sys.stdout.isatty():
         echo("\n".join(screen(client, width(), 1_000)))
         return
@@ -47,14 +50,14 @@ def top(config_path: Path, url: str | None, once: bool, every: float) -> None:
             except click.ClickException as error:
                 lines = [f"{error.format_message()} (trying again)"]
             shown.update(Text("\n".join(map(_shown, lines))), refresh=True)
-            time.sleep(every)
+            time.sleep(max(every, SECOND // 2) / SECOND)
 
 
 def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
     """Give the lines of one look, as many as there is room for."""
     fleet = client.get("fleet", FleetView)
     page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(rows - 7, 1_000)))
-    yield f"{_counted(fleet)}   at {format_instant(fleet.now_us - fleet.now_us % 1_000_000)} (hub)"
+    yield f"{_counted(fleet)}   at {format_instant(fleet.now_us - fleet.now_us % SECOND)} (hub)"
     yield fleet.trust
     yield ""
     yield format_table(_COLUMNS, page.sites, columns)
@@ -73,7 +76,7 @@ def _shown(lines: str) -> str:
 
 
 def _instant(at: int) -> str:
-    return format_instant(at - at % 1_000_000) if at else ""
+    return format_instant(at - at % SECOND) if at else ""
 
 
 _COLUMNS: list[Column[SiteView]] = [

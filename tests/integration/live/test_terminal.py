@@ -1,0 +1,47 @@
+"""The live fleet at a terminal is what the service says."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+from shared.instants import MINUTE
+from tests.support.lakehouse.hub import Block, Hub
+from tests.support.live.live_service import serving
+from tests.support.topology.aggregator_command import muster, ran
+
+
+async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path) -> None:
+    at = time.time_ns() // 1_000 - 20 * MINUTE
+    dub1, ber1 = Block("eu-west", "dub1"), Block("eu-west", "ber1")
+    hub = Hub(tmp_path / "hub")
+    await hub.server.start()
+    try:
+        await asyncio.to_thread(hub.create_archive)
+        await asyncio.to_thread(hub.create_report)
+        said = [ber1.new("db1", at), dub1.new("web1", at), dub1.stale("web1", at)]
+        last = await asyncio.to_thread(
+            hub.publish, [*said, dub1.watermark(at, at + 19 * MINUTE), ber1.watermark(at, at)]
+        )
+        with serving(tmp_path, hub.connection, 'unknown_after = "10m"\n') as service:
+            await asyncio.to_thread(service.wait_through, last)
+            asked = ["--config", str(tmp_path / "aggregator.toml"), "--url", f"http://127.0.0.1:{service.port}"]
+            lines = (await ran("top", *asked, "--once")).splitlines()
+            assert lines[0].startswith("+ 0 up   ! 1 stale   ? 1 unknown   ~ 0 maintenance")
+            assert lines[1] == "1 of 2 sites are unknown, all others are current"
+            assert [line.split()[:3] for line in lines[4:]] == [
+                ["!", "eu-west.dub1", "stale"], ["?", "eu-west.ber1", "unknown"]
+            ]  # fmt: skip
+            assert "unknown (agent_behind)" in lines[5]
+            story = await ran("sender", *asked, "web1")
+            assert story.splitlines()[0] == "web1  at eu-west.dub1.nodes"
+            assert [line.split()[1] for line in story.splitlines()[-2:]] == ["stale", "new"]
+            (told,) = json.loads(await ran("sender", *asked, "web1", "--json"))
+            assert [each["kind"] for each in told["advisories"]] == ["stale", "new"]
+            nobody = await muster("sender", *asked, "web2")
+            assert (nobody.returncode, nobody.stderr) == (1, "muster-aggregator: nobody has heard of a sender 'web2'\n")
+        gone = await muster("top", *asked, "--once")
+        assert gone.returncode == 1
+        assert "is muster-aggregator serve running?" in gone.stderr
+    finally:
+        await hub.server.stop()
