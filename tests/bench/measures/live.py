@@ -1,0 +1,199 @@
+"""Serve the live fleet of a million senders: how fast it is read, what it takes, how soon it is back and tells news."""
+
+import asyncio
+import http.client
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nats.aio.client import Client
+
+from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.instants import MINUTE
+from shared.nats.connection import connect
+from shared.nats.jetstream_api import request_json
+from shared.nats.settings import ConnectionSettings
+from tests.bench.children import Child
+from tests.bench.report import RecordsLost, Row, Table
+from tests.bench.stage import POLL, Options
+from tests.support.lakehouse.hub import Block, Message
+
+SENDERS_OF_SITE = 1_000
+BURST = 100_000
+STALLED = 1_200.0
+"""Seconds after which a machine that does much else is believed to have lost something."""
+PAGES = 300
+_PROGRAM = "from aggregator.cli import main; main()"
+
+
+async def live(options: Options) -> Table:
+    """Read an archive, be killed, be back; tell a burst; answer pages."""
+    count = options.size(1_000_000, 20_000)
+    burst = min(BURST, count // 10)
+    directory = options.directory / "live"
+    directory.mkdir(parents=True, exist_ok=True)
+    async with EmbeddedNats(ServerSettings(name="hub", store_dir=directory / "hub")) as server:
+        archive = _Archive(server.url, count)
+        await archive.create()
+        service = _Service(directory, server.url)
+        begun_at = time.perf_counter()
+        service.start()
+        try:
+            await service.through(archive.last)
+            reading = time.perf_counter() - begun_at
+            resident, processor = service.child.resident(), service.child.processor_seconds()
+            await service.kill()
+            begun_at = time.perf_counter()
+            service.start()
+            await service.through(archive.last)
+            restart, resident_again = time.perf_counter() - begun_at, service.child.resident()
+            listening = asyncio.create_task(asyncio.to_thread(service.listen_for_stale, burst))
+            begun_at = time.perf_counter()
+            await archive.burst(burst)
+            published = time.perf_counter() - begun_at
+            await listening
+            told = time.perf_counter() - begun_at - published
+            latencies = sorted(await asyncio.to_thread(service.pages, PAGES))
+            idle = await service.child.core_share(options.size(30, 5))
+        finally:
+            await service.kill()
+    rows = [
+        Row("read from the archive and committed", "advisories/s", count / reading, None, 100_000),
+        Row("its processor time", "us/advisory", processor / count * 1e6),
+        Row("resident memory", "MB", resident, None, 1_000, "less"),
+        Row("ready again after kill -9", "s", restart, None, 10, "less"),
+        Row("resident memory after that", "MB", resident_again, None, 1_000, "less"),
+        Row(f"a burst of {burst:,} told to a listener, after its last was published", "s", told, None, 5, "less"),
+        Row("a page of 100 senders, median", "ms", latencies[len(latencies) // 2] * 1e3),
+        Row("a page of 100 senders, 99th percentile", "ms", latencies[int(len(latencies) * 0.99)] * 1e3),
+        Row("idle", "% of a core", idle),
+    ]
+    notes = [f"{SENDERS_OF_SITE:,} senders to a site; from the start of the process, its imports included"]
+    return Table("live", f"{count:,} senders shown live", options.command("live"), rows, notes=notes)
+
+
+MEASURES = {"live": live}
+
+
+class _Archive:
+    """An archive in which every sender is new once."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._connection = ConnectionSettings(servers=(url,))
+        self._blocks = [Block("eu-west", f"site{number}") for number in range(max(1, count // SENDERS_OF_SITE))]
+        self._at = time.time_ns() // 1_000 - 30 * MINUTE
+        self.last = 0
+
+    async def create(self) -> None:
+        async with await connect(self._connection, name="bench", deadline=60.0) as client:
+            config = {"name": "ARCHIVE", "subjects": ["fleet.>"], "allow_direct": True}
+            await request_json(client, "$JS.API.STREAM.CREATE.ARCHIVE", config, dict[str, Any], deadline=60.0)
+            await self._publish(client, self._news())
+
+    async def burst(self, count: int) -> None:
+        """Have some senders of each site be stale, all at once."""
+        of_each = count // len(self._blocks)
+        async with await connect(self._connection, name="bench", deadline=60.0) as client:
+            await self._publish(
+                client, (block.stale(_name(block, n), self._at) for block in self._blocks for n in range(of_each))
+            )
+
+    def _news(self) -> Iterator[Message]:
+        for block in self._blocks:
+            for number in range(SENDERS_OF_SITE):
+                yield block.new(_name(block, number), self._at)
+            yield block.watermark(self._at, time.time_ns() // 1_000)
+
+    async def _publish(self, client: Client, messages: Iterator[Message]) -> None:
+        wanted = self.last
+        for wanted, message in enumerate(messages, start=self.last + 1):
+            await client.publish(message.subject, message.body)
+            if wanted % 5_000 == 0:
+                await client.flush()
+                await self._stored(client, wanted - 20_000)
+        await client.flush()
+        await self._stored(client, wanted)
+        self.last = wanted
+
+    async def _stored(self, client: Client, wanted: int) -> None:
+        ends_at = time.perf_counter() + STALLED
+        while True:
+            info = await request_json(client, "$JS.API.STREAM.INFO.ARCHIVE", None, dict[str, Any], deadline=60.0)
+            if info["state"]["last_seq"] >= wanted:
+                return
+            if time.perf_counter() > ends_at:
+                raise RecordsLost(f"ARCHIVE stands at {info['state']['last_seq']}, not at {wanted}")
+            await asyncio.sleep(POLL)
+
+
+class _Service:
+    """The service, as a process."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        config = directory / "aggregator.toml"
+        config.write_text(
+            f'[hub]\nservers = ["{url}"]\n[lakehouse]\npath = "lake"\n[live]\nlisten = "127.0.0.1:{self._port}"\n'
+            'unknown_after = "10h"\n'
+        )
+        self.child = Child([sys.executable, "-c", _PROGRAM, "serve", "--config", str(config)], directory / "log")
+
+    def start(self) -> None:
+        self.child.start()
+
+    async def kill(self) -> None:
+        await self.child.end(signal.SIGKILL)
+
+    async def through(self, sequence: int) -> None:
+        """Wait until it has read a message."""
+        ends_at = time.perf_counter() + STALLED
+        while time.perf_counter() < ends_at:
+            _ = self.child.pid
+            try:
+                fleet = await asyncio.to_thread(self._get, "/api/v1/fleet")
+            except OSError:
+                fleet = {}
+            if fleet.get("sequence", 0) >= sequence and fleet["now_us"] and "not to be trusted" not in fleet["trust"]:
+                return
+            await asyncio.sleep(POLL)
+        raise RecordsLost(f"the live service did not read through {sequence}")
+
+    def listen_for_stale(self, count: int) -> None:
+        """Listen until an event says that so many are stale."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=STALLED)
+        connection.request("GET", "/api/v1/events")
+        answer, name = connection.getresponse(), b""
+        while line := answer.readline():
+            if line.startswith(b"event: "):
+                name = line[7:].strip()
+            elif line.startswith(b"data: ") and name == b"fleet" and json.loads(line[6:])["counts"]["stale"] >= count:
+                connection.close()
+                return
+        raise RecordsLost("the stream of events ended")
+
+    def pages(self, count: int) -> list[float]:
+        """Ask for pages of senders, one behind the other; give how long each took in seconds."""
+        taken, after = [], ""
+        for _ in range(count):
+            begun_at = time.perf_counter()
+            after = self._get(f"/api/v1/senders?limit=100&after={after}")["after"]
+            taken.append(time.perf_counter() - begun_at)
+        return taken
+
+    def _get(self, path: str) -> Any:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=STALLED)
+        try:
+            connection.request("GET", path)
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+
+def _name(block: Block, number: int) -> str:
+    return f"node{number:04}.rack{number // 40}.{block.id.site}.example.net"
