@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import nats.errors
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.live.fold import Archived, Changes, Fleet
@@ -137,8 +138,8 @@ class Feed:
                     await self._open(client)
                     failures = 0
                     await self._read(client)
-            except (ConnectFailed, ApiError, RequestFailed) as error:
-                self._say_wrong(str(error))
+            except (ConnectFailed, ApiError, RequestFailed, nats.errors.Error, OSError) as error:
+                self._say_wrong(str(error) or type(error).__name__)
             except AnotherArchive as error:
                 logger.warning("%s: the live state is made anew", error)
                 self._set_aside()

@@ -39,7 +39,7 @@ from aggregator.live.api import (
 )
 from aggregator.live.events import Broadcast
 from aggregator.live.feed import Feed
-from aggregator.live.fold import Changes, Told
+from aggregator.live.fold import Changes, Fleet, Told
 from aggregator.live.guard import COOKIE, Guard, GuardedApp, Right
 from aggregator.live.metrics import LiveCollector
 from aggregator.live.openapi import Endpoint, document
@@ -112,7 +112,7 @@ class Service:
             settings.hub, lakehouse.archive_stream, settings.live_path,
             choria_region=lakehouse.choria_region, on_changes=self._on_changes,
         )  # fmt: skip
-        self._told: list[Told] = []
+        self._told: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}
         self._fleet: FleetView | None = None
         self._sampled_at = 0
@@ -179,7 +179,8 @@ class Service:
 
     def _on_changes(self, changes: Changes) -> None:
         self.message_count += changes.message_count
-        self._told = [*self._told, *changes.told][-MOST_ADVISORIES:]
+        rows = [_row(self.feed.fleet, each) for each in changes.told[-MOST_ADVISORIES:]]
+        self._told = [*self._told, *rows][-MOST_ADVISORIES:]
 
     async def _look_on(self) -> None:
         while True:
@@ -202,9 +203,8 @@ class Service:
         for begin in range(0, len(changed), 200):
             self.publish("site", changed[begin : begin + 200])
         if self._told:
-            fleet, told = self.feed.fleet, self._told
+            self.publish("advisory", self._told)
             self._told = []
-            self.publish("advisory", [_row(fleet, each) for each in told])
 
     def _changed_sites(self, view: View) -> Iterable[SiteView]:
         for site in view.sites:
@@ -390,5 +390,5 @@ async def _told_plainly(_request: Request, error: HTTPException) -> Response:
     return json_answer({"error": error.detail}, error.status_code)
 
 
-def _row(fleet: Any, told: Told) -> AdvisoryRow:
+def _row(fleet: Fleet, told: Told) -> AdvisoryRow:
     return answers.advisory_row(fleet, told, fleet.senders.block[told.sender], fleet.senders.names[told.sender])

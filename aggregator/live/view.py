@@ -161,12 +161,14 @@ class View:
     @cached_property
     def ended_maintenance(self) -> list[tuple[Scope, int]]:
         """Give whom maintenance without names was for that has ended, and when it did."""
+        cancelled = _cancelled(self.fleet)
         return [
             (each.scope, each.order.ended_at_us)
-            for each in self.fleet.revisions.values()
+            for key, each in self.fleet.revisions.items()
             if isinstance(each.order, DeclareMaintenance)
             and not each.order.sender_ids
             and each.order.ended_at_us <= self.now
+            and key not in cancelled
         ]
 
     def numbers_of(self, region: str, site: str) -> list[int]:
@@ -373,11 +375,7 @@ class WatchedSite:
 def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
     """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
-    cancelled = {
-        (each.stream_created_at, each.order.revision)
-        for each in fleet.revisions.values()
-        if isinstance(each.order, CancelMaintenance)
-    }
+    cancelled = _cancelled(fleet)
     for key, each in fleet.revisions.items():
         order = each.order
         if (
@@ -387,6 +385,15 @@ def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance
         ):
             found[each.scope].append(maintenance_of(each.revision, each.scope, order, each.author))
     return dict(found)
+
+
+def _cancelled(fleet: Fleet) -> set[tuple[int, int]]:
+    """Name the revisions that were taken back."""
+    return {
+        (each.stream_created_at, each.order.revision)
+        for each in fleet.revisions.values()
+        if isinstance(each.order, CancelMaintenance)
+    }
 
 
 def maintenance_of(revision: int, scope: Scope, order: DeclareMaintenance, author: str) -> Maintenance:

@@ -1,5 +1,6 @@
 """The service shows what the hub's archive says, with the real server, and goes on where it stood."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Hub, said
-from tests.support.live.live_service import LiveService, serving
+from tests.support.live.live_service import DEADLINE, LiveService, serving
 
 
 @pytest.fixture
@@ -138,3 +139,40 @@ def test_declared_maintenance_is_shown_and_ends_when_it_is_taken_back(hub: Hub, 
     (site,) = service.get("sites")["sites"]
     assert (site["state"], site["blocks"][0]["maintenance"]["reason"]) == ("maintenance", "new switch")
     assert service.get("fleet")["counts"]["maintenance"] == 2
+
+
+def test_a_hub_that_is_away_makes_all_unknown_and_one_that_comes_back_is_read_on(hub: Hub, tmp_path: Path) -> None:
+    at = now() - MINUTE
+    dub1 = Block("eu-west", "dub1")
+    with serving(tmp_path, hub.connection, 'unknown_after = "5s"\n') as service:
+        service.wait_through(hub.publish([dub1.new("web1", at), dub1.watermark(at, now())]))
+        asyncio.run(hub.server.stop())
+        ends_at = time.monotonic() + DEADLINE
+        while (site := service.get("sites")["sites"][0])["reason"] != "hub_behind":
+            assert time.monotonic() < ends_at, site
+            time.sleep(0.1)
+        assert service.get("fleet")["counts"]["unknown"] == 1
+        asyncio.run(hub.server.start())
+        last = hub.publish([dub1.new("web2", now()), dub1.watermark(at, now())])
+        fleet = service.wait_through(last)
+        while fleet["counts"]["up"] != 2:
+            assert time.monotonic() < ends_at, fleet
+            last = hub.publish([dub1.watermark(at, now())])
+            fleet = service.wait_through(last)
+
+
+def test_an_archive_that_was_created_again_is_read_anew_and_the_old_state_set_aside(hub: Hub, tmp_path: Path) -> None:
+    at = now() - MINUTE
+    before, after = Block("eu-west", "dub1"), Block("eu-west", "ber1")
+    with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as service:
+        service.wait_through(hub.publish([before.new("web1", at), before.new("web2", at), before.watermark(at, now())]))
+        for name in ("REPORT", "ARCHIVE"):
+            hub.request(f"STREAM.DELETE.{name}")
+        hub.create_archive()
+        hub.create_report()
+        hub.publish([after.new("db1", at), after.watermark(at, now())])
+        ends_at = time.monotonic() + DEADLINE
+        while [site["site"] for site in service.get("sites")["sites"]] != ["ber1"]:
+            assert time.monotonic() < ends_at, service.process.said
+            time.sleep(0.1)
+    assert (tmp_path / "lake" / "live.db.before").exists()

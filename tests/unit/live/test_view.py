@@ -1,0 +1,143 @@
+"""Why a block is unknown now, and what is counted meanwhile; whatever is not known is never called down."""
+
+import pytest
+
+from aggregator.archive.reach import SKEW
+from aggregator.live.api import Counts, State, UnknownReason
+from aggregator.live.fold import Archived, Fleet
+from aggregator.live.view import Source, Sourcing, View
+from shared.instants import HOUR, MINUTE, SECOND
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+from tests.support.lakehouse.hub import Block, Message, said
+
+START = 1_795_600_000_000_000
+AFTER = 2 * MINUTE
+
+
+class Told:
+    """A fleet whose messages are archived when a test says so."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+
+    def at(self, archived_at: int, *messages: Message) -> None:
+        first = self.fleet.sequence + 1
+        self.fleet.fold(
+            Archived(sequence, message.subject.encode(), archived_at, message.body)
+            for sequence, message in enumerate(messages, start=first)
+        )
+
+    def view(self, now: int, caught_up_at: int | None = None, **sources: Source) -> View:
+        regions = {name.replace("_", "-"): source for name, source in sources.items()}
+        return View(self.fleet, Sourcing(0, now, now if caught_up_at is None else caught_up_at, regions), AFTER)
+
+
+@pytest.fixture
+def told() -> Told:
+    """Tell of one site that is well but for one stale sender, known until START + 20 minutes."""
+    told, block = Told(), Block("eu-west", "dub1")
+    told.at(START, block.new("web1", START), block.new("web2", START))
+    through = START + 20 * MINUTE
+    told.at(through, block.stale("web1", START + SECOND), block.watermark(START, through))
+    return told
+
+
+KNOWN_UNTIL = START + 20 * MINUTE
+LATE = KNOWN_UNTIL + AFTER + 1
+
+
+def test_a_site_is_known_until_its_watermark_is_late_and_silent_then(told: Told) -> None:
+    known, late = told.view(LATE - 1), told.view(LATE)
+    assert (known.reason(0), known.counts(0)) == (None, Counts(up=1, stale=1))
+    assert (late.reason(0), late.counts(0)) == (UnknownReason.AGENT_SILENT, Counts(unknown=2))
+    site = late.site("eu-west", "dub1")
+    assert (site.state, site.since_us) == (State.UNKNOWN, KNOWN_UNTIL)
+    assert known.site("eu-west", "dub1").since_us == START + SECOND
+
+
+@pytest.mark.parametrize(
+    "source", [Source(silent_us=AFTER + 1), Source(silent_us=-1), Source(error="no such stream")], ids=str
+)
+def test_what_the_archive_does_not_get_is_the_regions_fault_and_not_the_sites(told: Told, source: Source) -> None:
+    late = told.view(LATE, eu_west=source)
+    assert late.reason(0) is UnknownReason.REGION_BEHIND
+    assert late.whole.trust == "nothing new comes from eu-west"
+    assert late.whole.regions[0].is_behind
+    assert told.view(LATE, us_east=source).reason(0) is UnknownReason.AGENT_SILENT
+
+
+def test_who_reads_the_hub_late_knows_nothing_and_says_that_first(told: Told) -> None:
+    behind = told.view(LATE, caught_up_at=LATE - AFTER - 1, eu_west=Source(error="cut"))
+    assert behind.reason(0) is UnknownReason.HUB_BEHIND
+    assert behind.whole.counts == Counts(unknown=2)
+    assert behind.whole.trust.startswith("not to be trusted")
+
+
+def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: Told) -> None:
+    block = Block("eu-west", "ahead")
+    told.at(KNOWN_UNTIL + SECOND, block.new("web1", START), block.watermark(START, KNOWN_UNTIL + HOUR))
+    assert told.fleet.blocks[1].known_until == KNOWN_UNTIL + SECOND
+    holed = Block("eu-west", "holed", ordinal=1)
+    told.at(KNOWN_UNTIL + SECOND, holed.watermark(START, KNOWN_UNTIL + SECOND + SKEW + 1))
+    assert told.view(KNOWN_UNTIL + MINUTE).reason(2) is UnknownReason.CLOCK
+
+
+def test_an_agent_that_catches_up_is_behind_and_not_silent(told: Told) -> None:
+    block = Block("eu-west", "late")
+    told.at(LATE, block.new("web1", START), block.watermark(START, START + MINUTE))
+    assert told.view(LATE).reason(1) is UnknownReason.AGENT_BEHIND
+
+
+def test_a_hole_in_the_ordinals_is_named_and_filled_by_the_advisory_that_lacked(told: Told) -> None:
+    block = Block("eu-west", "holed")
+    first, second, third = (block.new(f"web{number}", START) for number in range(3))
+    told.at(LATE, first, third, block.watermark(START, LATE))
+    view = told.view(LATE)
+    assert (view.reason(1), view.block(1).missing_count) == (UnknownReason.ORDINALS_MISSING, 1)
+    told.at(LATE, second)
+    view = told.view(LATE)
+    assert (view.reason(1), view.block(1).missing_count, view.counts(1)) == (None, 0, Counts(up=3))
+
+
+def test_two_agents_that_speak_at_once_are_contested_until_one_is_silent(told: Told) -> None:
+    one, other = Block("eu-west", "two"), Block("eu-west", "two", epoch=2, agent="other")
+    told.at(START, one.new("web1", START), one.watermark(START, START + MINUTE))
+    told.at(START, other.new("web1", START + 2 * MINUTE), other.watermark(START, START + 2 * MINUTE))
+    at = START + 30 * MINUTE
+    told.at(at, one.watermark(START, START + 29 * MINUTE), other.watermark(START, START + 29 * MINUTE))
+    assert told.view(at).reason(1) is UnknownReason.CONTESTED
+    told.at(at + HOUR, one.watermark(START, at + HOUR))
+    assert told.view(at + HOUR).reason(1) is None
+
+
+def test_maintenance_stands_before_unknown_and_stale_and_ends_when_it_is_over_or_taken_back(told: Told) -> None:
+    window = DeclareMaintenance(START, LATE + HOUR, "new switch")
+    told.at(KNOWN_UNTIL, said(Scope("eu-west"), 1, START, window))
+    late = told.view(LATE)
+    assert (late.counts(0), late.site("eu-west", "dub1").state) == (Counts(maintenance=2), State.MAINTENANCE)
+    watched = late.watched_sites[0]
+    assert (watched.maintained, watched.planned_count, watched.stale_count, watched.expected_count) == (True, 1, 1, 2)
+    over = told.view(LATE + HOUR)
+    assert (over.maintenance(0), over.watched_sites[0].maintained_until_us) == (None, LATE + HOUR)
+    told.at(KNOWN_UNTIL, said(Scope("eu-west"), 2, START, CancelMaintenance(1)))
+    assert told.view(LATE).counts(0) == Counts(unknown=2)
+
+
+def test_a_lost_store_makes_unknown_whom_it_has_not_told_of_since(told: Told) -> None:
+    again, rebuilt_at = Block("eu-west", "dub1", epoch=2), KNOWN_UNTIL + MINUTE
+    told.at(rebuilt_at + MINUTE, again.new("web2", rebuilt_at + SECOND, rebuilt=True))
+    told.at(rebuilt_at + MINUTE, again.watermark(rebuilt_at, rebuilt_at + MINUTE, rebuilt_at=rebuilt_at))
+    view = told.view(rebuilt_at + MINUTE)
+    assert view.counts(0) == Counts(up=1, unknown=1)
+    state = told.fleet.senders.state[told.fleet.members[0]["web1"]]
+    assert view.shown(0, state, "web1") == (State.UNKNOWN, UnknownReason.LOST_STORE)
+
+
+def test_who_was_unheard_is_unknown_until_then_and_gone_afterwards(told: Told) -> None:
+    block = Block("eu-west", "narrow")
+    until = KNOWN_UNTIL + 30 * MINUTE
+    told.at(KNOWN_UNTIL, block.new("web1", START), block.retired_unheard("web1", START + SECOND, until))
+    told.at(KNOWN_UNTIL, block.watermark(START, KNOWN_UNTIL))
+    assert told.view(KNOWN_UNTIL).counts(1) == Counts(unknown=1)
+    told.at(until, block.watermark(START, until))
+    assert told.view(until).counts(1) == Counts(retired=1)
