@@ -190,7 +190,10 @@ class View:
         known_until = min(block.known_until_us for block in blocks)
         since = {
             State.UNKNOWN: min((block.known_until_us for block in unknown), default=known_until),
-            State.STALE: min((each.since for each in self.stale_senders(region, site)), default=changed_at),
+            State.STALE: min(
+                (min(map(self.fleet.senders.since.__getitem__, stale)) for stale in self._stale_of(numbers) if stale),
+                default=changed_at,
+            ),
             State.MAINTENANCE: max((each.maintenance.started_at_us for each in blocks if each.maintenance), default=0),
         }
         return SiteView(
@@ -222,6 +225,9 @@ class View:
             version=block.version,
             maintenance=self.maintenance(number),
         )
+
+    def _stale_of(self, numbers: list[int]) -> list[set[int]]:
+        return [self.fleet.stale[number] for number in numbers]
 
     def stale_senders(self, region: str, site: str) -> list[StaleSender]:
         """List whom a site's last words call stale, also where that is not known any more."""
