@@ -10,6 +10,7 @@ import click
 import msgspec
 from msgspec import Meta
 
+from aggregator.alert_settings import AlertSettings, IncidentSettings
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from shared.nats.settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
@@ -93,6 +94,13 @@ class LiveSettings(Settings, frozen=True):
     operate_token_file: Annotated[
         FilePath, Meta(description="the same of each token that may also operate; without it nobody may")
     ] = FilePath()
+
+    page: Annotated[str, Meta(description="address of the page for links in alerts; default: that of listen")] = ""
+    incidents: Annotated[IncidentSettings, Meta(description="what is an incident")] = IncidentSettings()
+    alerts: Annotated[
+        tuple[AlertSettings, ...],
+        Meta(description="who is told of incidents: kind alertmanager, webhook, command or heartbeat"),
+    ] = ()
 
     def __post_init__(self) -> None:
         address, _, port = self.listen.rpartition(":")

@@ -44,11 +44,15 @@ class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
     search: str = ""
     sort: str = "name"
     after: str = ""
+    offset: int = 0
     limit: int = 100
 
 
 class SenderQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which senders, behind which one; ``name`` is a whole name, ``search`` any part of one."""
+    """Which senders, behind which one; ``name`` is a whole name, ``search`` any part of one.
+
+    ``offset`` asks for a page by its place instead, those in trouble first.
+    """
 
     region: str = ""
     site: str = ""
@@ -57,7 +61,17 @@ class SenderQuery(msgspec.Struct, forbid_unknown_fields=True):
     search: str = ""
     name: str = ""
     after: str = ""
+    offset: int | None = None
     limit: int = 100
+
+
+class StoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which sender."""
+
+    region: str
+    site: str
+    block: str
+    sender: str
 
 
 class AdvisoryQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,7 +100,7 @@ def sites(view: View, query: SiteQuery) -> SitePage:
         and search in f"{site.region}.{site.site}".lower()
     ]
     found.sort(key=by_trouble if query.sort == "trouble" else _by_name)
-    begin = _behind(found, query)
+    begin = _behind(found, query) if query.after else max(query.offset, 0)
     page = found[begin : begin + _limit(query.limit)]
     has_more = begin + len(page) < len(found)
     return SitePage(tuple(page), _cursor(page[-1].region, page[-1].site) if has_more else "", len(found))
@@ -109,6 +123,8 @@ def _behind(found: list[SiteView], query: SiteQuery) -> int:
 
 def senders(view: View, reader: StoreReader, query: SenderQuery) -> SenderPage:
     """List senders by region, site, block and name; raise BadQuery. May be called in another thread."""
+    if query.offset is not None:
+        return _senders_by_place(view, reader, query, max(query.offset, 0))
     limit = _limit(query.limit)
     after = _parse_cursor(query.after, 4) if query.after else ["", "", "", ""]
     found: list[SenderRow] = []
@@ -129,6 +145,40 @@ def senders(view: View, reader: StoreReader, query: SenderQuery) -> SenderPage:
     page = found[:limit]
     last = page[-1] if page and len(found) > limit else None
     return SenderPage(tuple(page), _cursor(last.region, last.site, last.block, last.sender) if last else "")
+
+
+def _senders_by_place(view: View, reader: StoreReader, query: SenderQuery, offset: int) -> SenderPage:
+    """List senders from a place on: by state, those in trouble first, then by region, site, block and name."""
+    limit, total, found = _limit(query.limit), 0, list[SenderRow]()
+    numbers = list(_blocks(view, query, ["", "", ""]))
+    for shown in State if query.state is None else (query.state,):
+        for number in numbers:
+            wanted = _shown_so(view, number, shown, query)
+            count = _count(view, reader, number, wanted)
+            if len(found) < limit and offset < total + count:
+                begin = max(0, offset - total)
+                stored = reader.senders(number, wanted, "", limit - len(found), begin)
+                found += [sender_row(view, each) for each in stored]
+            total += count
+    return SenderPage(tuple(found), "", total)
+
+
+def _shown_so(view: View, number: int, shown: State, query: SenderQuery) -> Wanted:
+    names = frozenset((query.name,)) if query.name else None
+    planned = frozenset(view.planned_senders(number)) if view.maintenance(number) is None else frozenset[str]()
+    if shown is State.MAINTENANCE and planned:
+        names = planned if names is None else names & planned
+        planned = frozenset()
+    elif shown is State.RETIRED:
+        planned = frozenset()
+    return Wanted(view.told_states(number, shown), query.search, names, planned)
+
+
+def _count(view: View, reader: StoreReader, number: int, wanted: Wanted) -> int:
+    told = view.fleet.counts[number]
+    most = sum(told[state] for state in wanted.states)
+    is_plain = not wanted.search and wanted.names is None and not wanted.others
+    return most if is_plain or not most else reader.count(number, wanted)
 
 
 def _blocks(view: View, query: SenderQuery, after: list[str]) -> Iterator[int]:

@@ -235,10 +235,11 @@ class SitePage(msgspec.Struct, frozen=True):
 
 
 class SenderPage(msgspec.Struct, frozen=True):
-    """Some senders; ``after`` asks for the next ones, "" where there are none."""
+    """Some senders; ``after`` asks for the next ones, "" where there are none. By place there is a ``total`` too."""
 
     senders: tuple[SenderRow, ...]
     after: str
+    total: int | None = None
 
 
 class AdvisoryPage(msgspec.Struct, frozen=True):

@@ -24,6 +24,8 @@ class LiveCollector(Collector):
         """Give them all."""
         yield from self._of_fleet()
         yield from self._of_reading()
+        for extension in self._service.extensions:
+            yield from extension.metrics()
 
     def _of_fleet(self) -> Iterable[Metric]:
         whole, view = self._service.view.whole, self._service.view

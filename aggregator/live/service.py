@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
@@ -80,8 +81,14 @@ class Extension(Protocol):
     def endpoints(self) -> Sequence[Endpoint]:
         """Give those of its routes that are part of the API's description."""
 
+    def metrics(self) -> Iterable[Metric]:
+        """Give its metrics as they are now."""
+
     async def look(self, service: "Service", view: View) -> None:
-        """Look at the state once a second; whatever it writes goes through ``service.feed.store``."""
+        """Look at the state once a second."""
+
+    def close(self) -> None:
+        """Close its files and end its tasks."""
 
 
 class _Shown(NamedTuple):
@@ -104,7 +111,7 @@ class Service:
         extensions: Sequence[Extension] = (),
     ) -> None:
         self.settings, self.guard = settings, Guard(settings.live)
-        self._operations, self._extensions = operations, extensions
+        self._operations, self.extensions = operations, extensions
         self.broadcast = Broadcast(secrets.token_hex(4))
         self.message_count = 0
         lakehouse = settings.lakehouse
@@ -144,6 +151,8 @@ class Service:
 
     def close(self) -> None:
         """Close all files."""
+        for extension in self.extensions:
+            extension.close()
         for reader in self._readers:
             reader.close()
         self.feed.close()
@@ -168,7 +177,7 @@ class Service:
     def app(self) -> ASGIApp:
         """Give the application that answers."""
         routes: list[BaseRoute] = [endpoint.route for endpoint in self._endpoints()]
-        for extension in self._extensions:
+        for extension in self.extensions:
             routes += extension.routes(self)
         handlers = {HTTPException: _told_plainly}
         return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)  # type: ignore[arg-type]
@@ -185,13 +194,13 @@ class Service:
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            if not self.feed.is_ready:
-                # What an archive had told before is no news.
+            view = self.view
+            if not view.sourcing.caught_up_at:
+                # What an archive had told before is no news, and a view from before it was read knows nothing.
                 self._told = []
                 continue
-            view = self.view
             self._publish(view)
-            for extension in self._extensions:
+            for extension in self.extensions:
                 await extension.look(self, view)
             self._sample(view)
 
@@ -240,7 +249,7 @@ class Service:
                 "/operations", self._post_operation, OperationDone, "Order something; needs the right to operate.",
                 body=Operation,
             ),
-            *(each for extension in self._extensions for each in extension.endpoints()),
+            *(each for extension in self.extensions for each in extension.endpoints()),
         ]  # fmt: skip
         described = msgspec.json.encode(document(own))
 
@@ -251,6 +260,7 @@ class Service:
             *own,
             Endpoint("/openapi.json", get_description, None, ""),
             Endpoint("/events", self._get_events, None, ""),
+            Endpoint("/story", self._get_story_by_name, None, ""),
             Endpoint("/session", self._post_session, None, "", method="POST"),
             Endpoint("/healthz", self._get_health, None, "", prefix=""),
             Endpoint("/readyz", self._get_readiness, None, "", prefix=""),
@@ -280,6 +290,12 @@ class Service:
         view = self.view
         async with self.reader() as reader:
             return json_answer(await _in_thread(answers.story, view, reader, (region, site, block, sender)))
+
+    async def _get_story_by_name(self, request: Request) -> Response:
+        """Tell a story also of a sender whose name no path can hold: clients take ``..`` for the folder above."""
+        query, view = query_of(request, answers.StoryQuery), self.view
+        async with self.reader() as reader:
+            return json_answer(await _in_thread(answers.story, view, reader, msgspec.structs.astuple(query)))
 
     async def _get_advisories(self, request: Request) -> Response:
         query, view = query_of(request, answers.AdvisoryQuery), self.view

@@ -56,11 +56,12 @@ HISTORY = 7 * DAY
 
 
 class Wanted(NamedTuple):
-    """Which senders of a block are wanted: in these states, with this in the name, and of these names alone."""
+    """Which senders of a block are wanted: in these states, with this in the name, of these names, not of others."""
 
     states: frozenset[int]
     search: str = ""
     names: frozenset[str] | None = None
+    others: frozenset[str] = frozenset()
 
 
 class StoredSender(NamedTuple):
@@ -213,19 +214,19 @@ class StoreReader:
         """Close the file."""
         self._database.close()
 
-    def senders(self, block: int, wanted: Wanted, after: str, limit: int) -> list[StoredSender]:
-        """List senders of a block by name, behind the name ``after``."""
-        states = ", ".join(map(str, sorted(wanted.states)))
-        conditions, values = [f"block = ? AND name > ? AND state IN ({states})"], [block, after]
-        if wanted.search:
-            escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
-            conditions.append("name LIKE ? ESCAPE '\\'")
-            values.append(f"%{escaped}%")
-        if wanted.names is not None:
-            conditions.append(f"name IN ({', '.join('?' * len(wanted.names))})")
-            values += sorted(wanted.names)
-        query = f"SELECT {_COLUMNS} FROM sender WHERE {' AND '.join(conditions)} ORDER BY name LIMIT ?"
-        return [StoredSender(*row) for row in self._database.execute(query, (*values, limit))]
+    def senders(self, block: int, wanted: Wanted, after: str, limit: int, offset: int = 0) -> list[StoredSender]:
+        """List senders of a block by name, behind the name ``after``, or from a place on."""
+        conditions, values = _conditions(wanted)
+        query = f"SELECT {_COLUMNS} FROM sender WHERE block = ? AND name > ?{conditions} ORDER BY name LIMIT ? OFFSET ?"
+        rows = self._database.execute(query, (block, after, *values, limit, offset))
+        return [StoredSender(*row) for row in rows]
+
+    def count(self, block: int, wanted: Wanted) -> int:
+        """Count senders of a block."""
+        conditions, values = _conditions(wanted)
+        query = f"SELECT count(*) FROM sender WHERE block = ?{conditions}"
+        found: int = self._database.execute(query, (block, *values)).fetchone()[0]
+        return found
 
     def sender(self, block: int, name: str) -> StoredSender | None:
         """Give one sender."""
@@ -263,3 +264,19 @@ class StoreReader:
         """Give the fleet's counts since an instant."""
         rows = self._database.execute("SELECT * FROM history WHERE at >= ? ORDER BY at", (since,))
         return [HistoryPoint(at, Counts(*counts)) for at, *counts in rows]
+
+
+def _conditions(wanted: Wanted) -> tuple[str, list[str]]:
+    """Write what is wanted as conditions, with the values of their parameters."""
+    conditions, values = f" AND state IN ({', '.join(map(str, sorted(wanted.states)))})", list[str]()
+    if wanted.search:
+        escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
+        conditions += " AND name LIKE ? ESCAPE '\\'"
+        values.append(f"%{escaped}%")
+    if wanted.names is not None:
+        conditions += f" AND name IN ({', '.join('?' * len(wanted.names))})"
+        values += sorted(wanted.names)
+    if wanted.others:
+        conditions += f" AND name NOT IN ({', '.join('?' * len(wanted.others))})"
+        values += sorted(wanted.others)
+    return conditions, values

@@ -66,7 +66,7 @@ class View:
     def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int) -> None:
         self.fleet, self.sourcing, self.unknown_after = fleet, sourcing, unknown_after
         self.now = sourcing.now
-        self._is_hub_behind = self.now - sourcing.caught_up_at > unknown_after
+        self.is_hub_behind = self.now - sourcing.caught_up_at > unknown_after
         self._planned = standing_maintenance(fleet, self.now)
         self._reasons = [self._reason_of(block) for block in fleet.blocks]
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -283,7 +283,7 @@ class View:
         )
 
     def _trust(self, unknown_sites: int, behind: set[str]) -> str:
-        if self._is_hub_behind:
+        if self.is_hub_behind:
             return (
                 f"not to be trusted: the hub was last read {format_duration(self.now - self.sourcing.caught_up_at)} ago"
             )
@@ -294,7 +294,7 @@ class View:
         return f"all {len(self._sites)} sites are current" if self._sites else "no site has been heard of"
 
     def _reason_of(self, block: Block) -> UnknownReason | None:
-        if self._is_hub_behind:
+        if self.is_hub_behind:
             return UnknownReason.HUB_BEHIND
         if block.known_until < block.contested_until:
             return UnknownReason.CONTESTED

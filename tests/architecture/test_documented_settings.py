@@ -31,6 +31,7 @@ WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
     (MODES, [AgentSettings] * 3),
     (HOWTO / "hub" / "topologies.md", [TopologySettings]),
     (HOWTO / "hub" / "rollup.md", [AggregatorSettings]),
+    (HOWTO / "hub" / "alerts.md", [AggregatorSettings]),
     (HOWTO / "hub" / "streams.md", [TopologySettings] * 2),
     (HOWTO / "hub" / "live.md", [AggregatorSettings]),
 ]
@@ -70,6 +71,8 @@ def settings_of(node: inspect.Type, table: str = "") -> Iterator[Setting]:
     elif isinstance(node, inspect.VarTupleType):
         yield from settings_of(node.item_type, table)
     elif isinstance(node, inspect.StructType):
+        # Of tables of several kinds each kind has a table of its own.
+        table += "" if node.tag is None else f" {node.tag}"
         for field in node.fields:
             default = msgspec.UNSET if field.default is msgspec.NODEFAULT else field.default
             if field.default_factory is not msgspec.NODEFAULT:
@@ -85,7 +88,7 @@ def documented(path: Path) -> dict[str, dict[str, Row]]:
     titles: list[str] = []
     for line in path.read_text().splitlines():
         if line.startswith("#"):
-            heading = line.lstrip("# ").strip("`[]")
+            heading = re.sub(r']]` with `kind = "(\w+)"$', r" \1", line.lstrip("# ").strip("`[")).strip("]")
         elif line.startswith("| key |"):
             titles = _cells(line)
         elif not line.startswith("|"):

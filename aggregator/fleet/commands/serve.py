@@ -44,9 +44,11 @@ def serve(config_path: Path) -> None:
 
 async def _serve(settings: AggregatorSettings) -> None:
     from aggregator.fleet.operations import PolicyOperations
+    from aggregator.live.page.routes import Page
     from aggregator.live.service import Service
+    from aggregator.live.watch import IncidentWatch
 
-    service = Service(settings, PolicyOperations(settings))
+    service = Service(settings, PolicyOperations(settings), (IncidentWatch(settings), Page()))
     live = settings.live
     family = socket.AF_INET6 if ":" in live.address else socket.AF_INET
     listening = socket.create_server((live.address, live.port), family=family, backlog=1_024)

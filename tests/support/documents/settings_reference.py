@@ -26,6 +26,7 @@ _PLAIN: dict[type[inspect.Type], str] = {
     inspect.StrType: "text",
     inspect.BoolType: "true or false",
     inspect.IntType: "whole number",
+    inspect.FloatType: "number",
     inspect.DateTimeType: "instant",
     inspect.StructType: "table",
     inspect.DictType: "table",
@@ -82,7 +83,9 @@ class Table(NamedTuple):
     @property
     def heading(self) -> str:
         """Give it as the file writes it."""
-        return f"[[{self.place}]]" if self.is_repeated else f"[{self.place}]"
+        written = f"[[{self.place}]]" if self.is_repeated else f"[{self.place}]"
+        kind = "" if self.model.tag is None else f'` with `{self.model.tag_field} = "{self.model.tag}"'
+        return written + kind
 
 
 def settings_reference(file: SettingsFile) -> str:
@@ -147,27 +150,28 @@ def _connection_tables() -> Iterator[Table]:
 def _below(table: Table, *, with_connections: bool = False) -> Iterator[Table]:
     yield table
     for field in table.model.fields:
-        model, is_repeated = _struct(field.type)
-        if model is None or (_is_of_connection(table.model, field) and not with_connections):
+        if _is_of_connection(table.model, field) and not with_connections:
             continue
         place = f"{table.place}.{field.encode_name}" if table.place else field.encode_name
-        yield from _below(Table(place, model, is_repeated), with_connections=with_connections)
+        models, is_repeated = _structs(field.type)
+        for model in models:
+            yield from _below(Table(place, model, is_repeated), with_connections=with_connections)
 
 
 def _is_of_connection(model: inspect.StructType, field: inspect.Field) -> bool:
     return issubclass(model.cls, ConnectionSettings) and field.encode_name in _CONNECTION
 
 
-def _struct(node: inspect.Type) -> tuple[inspect.StructType | None, bool]:
-    """Find the table behind a key's type, and whether there may be several."""
+def _structs(node: inspect.Type) -> tuple[list[inspect.StructType], bool]:
+    """Find the tables behind a key's type, one of each kind, and whether there may be several."""
     if isinstance(node, inspect.Metadata):
-        return _struct(node.type)
+        return _structs(node.type)
     if isinstance(node, inspect.UnionType):
-        found = [_struct(option) for option in node.types]
-        return next((each for each in found if each[0] is not None), (None, False))
+        found = [_structs(option) for option in node.types]
+        return [model for models, _ in found for model in models], any(is_repeated for _, is_repeated in found)
     if isinstance(node, inspect.VarTupleType):
-        return _struct(node.item_type)[0], True
-    return (node, False) if isinstance(node, inspect.StructType) else (None, False)
+        return _structs(node.item_type)[0], True
+    return ([node], False) if isinstance(node, inspect.StructType) else ([], False)
 
 
 def _type(node: inspect.Type) -> str:
@@ -182,7 +186,7 @@ def _type(node: inspect.Type) -> str:
         case inspect.CustomType():
             name = _CUSTOM[node.cls]
         case inspect.VarTupleType():
-            name = "tables" if _struct(node)[0] is not None else f"list of {_type(node.item_type)}s"
+            name = "tables" if _structs(node)[0] else f"list of {_type(node.item_type)}s"
         case _:
             name = _PLAIN[type(node)]
     return name
@@ -192,7 +196,7 @@ def _default(field: inspect.Field) -> str:
     if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
         return "required"
     value: Any = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-    if value is None or _struct(field.type)[0] is not None or isinstance(value, dict):
+    if value is None or _structs(field.type)[0] or isinstance(value, dict):
         return ""
     return f"`{_toml(value)}`"
 
@@ -206,7 +210,7 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(each) for each in value)}]"
-    return str(value) if isinstance(value, int) else f'"{value}"'
+    return str(value) if isinstance(value, int | float) else f'"{value}"'
 
 
 def _description(node: inspect.Type) -> str:

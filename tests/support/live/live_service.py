@@ -90,19 +90,20 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, str, Any]]:
             fields = {}
 
 
-def write_settings(directory: Path, hub: ConnectionSettings, live: str = "") -> Path:
-    """Write the aggregator's settings; ``live`` are further lines of ``[live]``."""
+def write_settings(directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0) -> Path:
+    """Write the aggregator's settings; ``live`` are further lines of ``[live]``, port 0 is any that is free."""
     path = directory / "aggregator.toml"
     path.write_text(
-        f'[hub]\nservers = ["{hub.servers[0]}"]\n[lakehouse]\npath = "lake"\n[live]\nlisten = "127.0.0.1:0"\n{live}'
+        f'[hub]\nservers = ["{hub.servers[0]}"]\n[lakehouse]\npath = "lake"\n'
+        f'[live]\nlisten = "127.0.0.1:{port}"\n{live}'
     )
     return path
 
 
 @contextmanager
-def serving(directory: Path, hub: ConnectionSettings, live: str = "") -> Iterator[LiveService]:
+def serving(directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0) -> Iterator[LiveService]:
     """Run the service meanwhile."""
-    path = write_settings(directory, hub, live)
+    path = write_settings(directory, hub, live, port)
     with running(directory, "serve", "--config", str(path)) as process:
         said = process.wait_for("serving http://")
         port = int(said.partition("serving http://127.0.0.1:")[2].partition("/")[0])

@@ -1,0 +1,300 @@
+"""Tell receivers of incidents: Alertmanager, a webhook, a command; and tell somebody that all is well.
+
+Every receiver has a loop of its own: one that does not answer delays no other. Alertmanager is sent every open incident
+again and again, as it expects. Its ``endsAt`` lies a day ahead, so that a hub that dies resolves nothing; that it died
+is noticed by the heartbeat, which goes out only while the feed keeps up and whose absence is for its receiver to tell.
+"""
+
+import asyncio
+import logging
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from aggregator.alert_settings import (
+    AlertmanagerSettings,
+    AlertSettings,
+    CommandSettings,
+    HeartbeatSettings,
+    WebhookSettings,
+)
+from aggregator.live.incident_book import IncidentBook, News
+from aggregator.live.incidents import Cause, Incident
+from shared.instants import DAY, SECOND, format_instant
+from shared.settings import SettingsError
+from shared.tables import visible
+
+_LOG: Final = logging.getLogger(__name__)
+_FIRING_FOR: Final = DAY
+_DEADLINE: Final = 10.0
+_COMMAND_DEADLINE: Final = 60.0
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+_MOST_LISTED: Final = 20
+WATCHDOG: Final = "MusterWatchdog"
+
+
+class Undelivered(Exception):
+    """A receiver did not take what it was sent. The text is one line."""
+
+
+class Receiver(Protocol):
+    """Somebody who is told."""
+
+    name: str
+    """What it is known by in the book: it outlives restarts."""
+    repeats_after: float | None
+    """Seconds after which it is told of open incidents again, or None."""
+
+    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
+        """Tell it; raise Undelivered."""
+
+
+class Alerts:
+    """Deliver what the book holds to every receiver.
+
+    ``is_well`` tells whether the feed keeps up: without it no heartbeat goes out. ``now`` is the hub's time in
+    microseconds. ``page`` is the address of the page, for links. Failures are counted in ``failed_count``.
+    """
+
+    def __init__(
+        self,
+        book: IncidentBook,
+        settings: Sequence[AlertSettings],
+        is_well: Callable[[], bool],
+        now: Callable[[], int],
+        page: str,
+    ) -> None:
+        self._book, self._is_well, self._now = book, is_well, now
+        self._heartbeats = [each for each in settings if isinstance(each, HeartbeatSettings)]
+        self._receivers = [
+            _receiver(each, page, is_well) for each in settings if not isinstance(each, HeartbeatSettings)
+        ]
+        self._woken = [asyncio.Event() for _ in self._receivers]
+        self.delivered_count = {receiver.name: 0 for receiver in self._receivers}
+        self.failed_count = {receiver.name: 0 for receiver in self._receivers} | {
+            _name("heartbeat", each.url): 0 for each in self._heartbeats
+        }
+
+    def wake(self) -> None:
+        """Look at once whether there is anything to tell."""
+        for event in self._woken:
+            event.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for receiver, woken in zip(self._receivers, self._woken, strict=True):
+                group.create_task(self._serve(receiver, woken))
+            for heartbeat in self._heartbeats:
+                group.create_task(self._beat(heartbeat))
+
+    async def _serve(self, receiver: Receiver, woken: asyncio.Event) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            woken.clear()
+            try:
+                more = await self._told(receiver)
+            except Undelivered as error:
+                self.failed_count[receiver.name] += 1
+                _LOG.warning("cannot tell %s of incidents: %s; next attempt in %g s", receiver.name, error, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            if not more:
+                await _wait(woken, receiver.repeats_after)
+
+    async def _told(self, receiver: Receiver) -> bool:
+        news = self._book.news(receiver.name)
+        again = () if receiver.repeats_after is None else self._book.open.values()
+        if news or receiver.repeats_after is not None:
+            await receiver.tell(news, tuple(again), self._now())
+            self._book.acknowledge(receiver.name, news)
+            self.delivered_count[receiver.name] += len(news)
+        return bool(news)
+
+    async def _beat(self, heartbeat: HeartbeatSettings) -> None:
+        name = _name("heartbeat", heartbeat.url)
+        while True:
+            if self._is_well():
+                try:
+                    await _request(heartbeat.url, None)
+                except Undelivered as error:
+                    self.failed_count[name] += 1
+                    _LOG.warning("cannot send the heartbeat to %s: %s", name, error)
+            await asyncio.sleep(heartbeat.every / SECOND)
+
+
+class Words(NamedTuple):
+    """An incident in words: what is shown of names is bounded, and nothing in it is obeyed."""
+
+    title: str
+    nodes: str
+
+
+def words(incident: Incident) -> Words:
+    """Say what happened as the page does.
+
+    ``dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
+    """
+    place = incident.site or incident.region or "the hub"
+    since = f"since {format_instant(incident.started_at_us)}"
+    if incident.cause is Cause.STALE:
+        what = f"{incident.node_count:,} of {incident.expected_count:,} stale {since}"
+        what += f", known until {format_instant(incident.known_until_us)}"
+    else:
+        sites = "" if incident.site else f", {incident.node_count:,} of {incident.expected_count:,} sites"
+        what = f"unknown {since} ({incident.reason.replace('_', ' ')}{sites})"
+    if incident.ended_at_us is not None:
+        how = {"retired": "its senders were retired"}.get(incident.outcome or "", "over")
+        what += f"; {how} since {format_instant(incident.ended_at_us)}"
+    listed = [visible(node)[:64] for node in incident.nodes[:_MOST_LISTED]]
+    more = incident.most_count - len(listed)
+    return Words(f"{place}: {what}", ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))
+
+
+def message(news: News, page: str) -> dict[str, Any]:
+    """Make the object that webhooks and commands get: ``muster:incident:1``."""
+    title, _ = words(news.incident)
+    return {
+        "protocol": "muster:incident:1",
+        "event": "ended" if news.ended else "began",
+        "text": title,
+        "url": address(page, news.incident),
+        **msgspec.to_builtins(news.incident),
+    }
+
+
+def address(page: str, incident: Incident) -> str:
+    """Give the page's address of the place that has the incident."""
+    place = "/".join(quote(part, safe="") for part in ("sites", incident.region, incident.site) if part)
+    return f"{page.rstrip('/')}/{place if incident.site else 'incidents'}"
+
+
+class _Alertmanager:
+    def __init__(self, settings: AlertmanagerSettings, page: str, is_well: Callable[[], bool]) -> None:
+        self.name = _name("alertmanager", settings.url)
+        self.repeats_after: float | None = settings.resend_every / SECOND
+        self._url = settings.url.rstrip("/") + "/api/v2/alerts"
+        self._page, self._is_well = page, is_well
+
+    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
+        ended = [each.incident for each in news if each.incident.ended_at_us is not None]
+        alerts = [
+            self._alert(incident, now_us) for incident in {each.incident_id: each for each in (*again, *ended)}.values()
+        ]
+        if self._is_well():
+            alerts.append(self._watchdog(now_us))
+        if alerts:
+            await _request(self._url, msgspec.json.encode(alerts))
+
+    def _alert(self, incident: Incident, now_us: int) -> dict[str, Any]:
+        title, nodes = words(incident)
+        name = "MusterSendersStale" if incident.cause is Cause.STALE else "MusterUnknown"
+        labels = {"alertname": name, "region": incident.region, "site": incident.site, "incident": incident.incident_id}
+        ends_at = now_us + _FIRING_FOR if incident.ended_at_us is None else incident.ended_at_us
+        return {
+            "labels": {label: value for label, value in labels.items() if value}
+            | {"severity": "critical" if incident.cause is Cause.STALE or not incident.site else "warning"},
+            "annotations": {"summary": title, "nodes": nodes},
+            "startsAt": format_instant(incident.started_at_us),
+            "endsAt": format_instant(ends_at),
+            "generatorURL": address(self._page, incident),
+        }
+
+    def _watchdog(self, now_us: int) -> dict[str, Any]:
+        lasts = int(5 * (self.repeats_after or 0) * SECOND)
+        return {
+            "labels": {"alertname": WATCHDOG, "severity": "none"},
+            "annotations": {"summary": "Muster's hub is awake and keeps up: this alert always fires."},
+            "endsAt": format_instant(now_us + lasts),
+            "generatorURL": self._page,
+        }
+
+
+class _Webhook:
+    repeats_after: float | None = None
+
+    def __init__(self, settings: WebhookSettings, page: str) -> None:
+        self.name, self._url, self._page = _name("webhook", settings.url), settings.url, page
+
+    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
+        for each in news:
+            await _request(self._url, msgspec.json.encode(message(each, self._page)))
+
+
+class _Command:
+    repeats_after: float | None = None
+
+    def __init__(self, settings: CommandSettings, page: str) -> None:
+        self.name, self._command, self._page = f"command {settings.command[0]}", settings.command, page
+
+    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
+        for each in news:
+            await _run(self._command, msgspec.json.encode(message(each, self._page)) + b"\n")
+
+
+def _receiver(settings: AlertSettings, page: str, is_well: Callable[[], bool]) -> Receiver:
+    match settings:
+        case AlertmanagerSettings():
+            return _Alertmanager(settings, page, is_well)
+        case WebhookSettings():
+            return _Webhook(settings, page)
+        case CommandSettings():
+            return _Command(settings, page)
+        case HeartbeatSettings():
+            raise TypeError("a heartbeat is told nothing")
+
+
+def _name(kind: str, url: str) -> str:
+    """Name a receiver without what may be secret in its address: credentials, path and query."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise SettingsError(f"{kind}: the address must begin with http:// or https:// and name a host")
+    return f"{kind} {parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+
+
+async def _request(url: str, body: bytes | None) -> None:
+    """Ask, or post JSON; an answer of the 200s is an acknowledgement."""
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 - checked by _name
+    try:
+        await asyncio.to_thread(_answered, request)
+    except (OSError, ValueError) as error:
+        raise Undelivered(str(error)) from error
+
+
+def _answered(request: urllib.request.Request) -> None:
+    with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310 - as above
+        answer.read(65_536)
+
+
+async def _run(command: Sequence[str], given: bytes) -> None:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+        )
+    except OSError as error:
+        raise Undelivered(f"cannot start it: {error}") from error
+    try:
+        async with asyncio.timeout(_COMMAND_DEADLINE):
+            _, complaint = await process.communicate(given)
+    except TimeoutError as error:
+        raise Undelivered(f"not done after {_COMMAND_DEADLINE:g} s") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise Undelivered(f"ended with {process.returncode}: {visible(complaint.decode(errors='replace'))[:200]}")
+
+
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,186 @@
+"""Keep incidents, and who was told of them: brought up to date by each look at the fleet, in an SQLite file.
+
+That somebody was told is committed after they acknowledged it, so a crash in between tells them once more, under the
+same id: at least once, never not at all.
+"""
+
+import heapq
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from aggregator.live.fold import Fleet
+from aggregator.live.incidents import HubTimes, Incident, Key, Rules, judge
+from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.view import View
+from shared.instants import SECOND
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS incidents (
+    incident_id TEXT PRIMARY KEY, started_at_us INTEGER NOT NULL, ended_at_us INTEGER, body BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS incidents_by_start ON incidents (started_at_us DESC);
+CREATE TABLE IF NOT EXISTS told (
+    receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,
+    PRIMARY KEY (receiver, incident_id, ended)
+) WITHOUT ROWID;
+"""
+_KNOWN_MOVES: Final = 10 * SECOND
+MOST_ENDED: Final = 10_000
+"""How many incidents that have ended are kept."""
+
+
+class News(NamedTuple):
+    """What a receiver has not acknowledged yet: that an incident began, or that it ended."""
+
+    incident: Incident
+    ended: bool
+
+
+class IncidentBook:
+    """The incidents of a fleet in a file of their own: they outlive a live state that is made anew."""
+
+    def __init__(self, path: Path, rules: Rules) -> None:
+        self._database = sqlite3.connect(path, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
+        self._database.executescript(_SCHEMA)
+        rows = self._database.execute("SELECT body FROM incidents WHERE ended_at_us IS NULL ORDER BY started_at_us")
+        self._rules, self._read_since = rules, 0
+        self.open: dict[Key, Incident] = {incident.key: incident for incident in map(_read, rows)}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def look(self, view: View) -> list[Incident]:
+        """Judge the fleet as it is; write and give what opened, changed or closed."""
+        ended = _ended_maintenance(view.fleet, view.now)
+        seen = [_SeenSite(view, region, site, ended) for region, site in view.site_names]
+        if not self._read_since or view.is_hub_behind:
+            self._read_since = view.now
+        times = HubTimes(view.now, view.sourcing.caught_up_at, self._read_since)
+        changed = [each for each in judge(seen, self.open, times, self._rules) if self._is_news(each)]
+        self.save(changed)
+        return changed
+
+    def _is_news(self, incident: Incident) -> bool:
+        """Tell whether more has changed than how far it is known, which moves on all the time."""
+        before = self.open.get(incident.key)
+        if before is None or incident.known_until_us - before.known_until_us >= _KNOWN_MOVES:
+            return True
+        return incident != msgspec.structs.replace(before, known_until_us=incident.known_until_us)
+
+    def save(self, changed: Iterable[Incident]) -> None:
+        """Write incidents, and let go of the oldest that have ended."""
+        rows = []
+        for each in changed:
+            rows.append((each.incident_id, each.started_at_us, each.ended_at_us, msgspec.json.encode(each)))
+            if each.ended_at_us is None:
+                self.open[each.key] = each
+            else:
+                self.open.pop(each.key, None)
+        if not rows:
+            return
+        with self._database as database:
+            database.executemany("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?)", rows)
+            if any(row[2] is not None for row in rows):
+                database.execute(
+                    "DELETE FROM incidents WHERE incident_id IN (SELECT incident_id FROM incidents"
+                    " WHERE ended_at_us IS NOT NULL ORDER BY started_at_us DESC LIMIT -1 OFFSET ?)",
+                    (MOST_ENDED,),
+                )
+                database.execute("DELETE FROM told WHERE incident_id NOT IN (SELECT incident_id FROM incidents)")
+
+    def recent(self, before_us: int = 0, limit: int = 100) -> list[Incident]:
+        """Give the open ones (``before_us`` 0), then those that began before an instant; each latest first."""
+        rows = self._database.execute(
+            "SELECT body FROM incidents WHERE ended_at_us IS NOT NULL AND started_at_us < ?"
+            " ORDER BY started_at_us DESC LIMIT ?",
+            (before_us or 1 << 62, limit),
+        )
+        current = [] if before_us else sorted(self.open.values(), key=lambda each: -each.started_at_us)
+        return [*current, *map(_read, rows)]
+
+    def news(self, receiver: str, limit: int = 100) -> list[News]:
+        """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end."""
+        rows = self._database.execute(
+            "SELECT body, stage FROM incidents, (SELECT 0 AS stage UNION SELECT 1)"
+            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM told WHERE receiver = ?"
+            " AND told.incident_id = incidents.incident_id AND ended = stage) ORDER BY started_at_us, stage LIMIT ?",
+            (receiver, limit),
+        )
+        return [News(_read(row), bool(row[1])) for row in rows]
+
+    def acknowledge(self, receiver: str, told: Iterable[News]) -> None:
+        """Commit that ``receiver`` knows."""
+        rows = [(receiver, each.incident.incident_id, int(each.ended)) for each in told]
+        if rows:
+            with self._database as database:
+                database.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", rows)
+
+
+class _SeenSite:
+    """A site as incidents ask for it. Counts are by what was told last: retired senders aside, all are expected."""
+
+    def __init__(self, view: View, region: str, site: str, ended_maintenance: dict[Scope, int]) -> None:
+        self.region, self.site, self._view = region, site, view
+        fleet, numbers = view.fleet, view.numbers_of(region, site)
+        told = [fleet.counts[number] for number in numbers]
+        self.expected_count = sum(each[state] for each in told for state in (UP, STALE, UNHEARD, LOST))
+        self.stale_count = sum(each[STALE] for each in told)
+        self.retired_count = sum(each[RETIRED] for each in told)
+        self.known_until_us = min(fleet.blocks[number].known_until for number in numbers)
+        self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
+        planned = [number for number in numbers if view.maintenance(number) is not None]
+        self.maintained = len(planned) == len(numbers)
+        self.unknown: str | None = next((reason for reason in map(view.reason, numbers) if reason is not None), None)
+        scopes = [Scope(region), Scope(region, site)]
+        scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]
+        self.maintained_until_us = max(ended_maintenance.get(scope, 0) for scope in scopes)
+        self.planned_count = sum(len(fleet.stale[number]) for number in planned)
+        for number in set(numbers) - set(planned):
+            names = view.planned_senders(number)
+            self.planned_count += sum(fleet.members[number][name] in fleet.stale[number] for name in names)
+
+    def stale_at(self, rank: int) -> int:
+        at = self._view.fleet.senders.at
+        return heapq.nsmallest(rank, (at[sender] for sender in self._stale))[-1]
+
+    def silent_at(self, rank: int) -> int:
+        since = self._view.fleet.senders.since
+        return heapq.nsmallest(rank, (since[sender] for sender in self._stale))[-1]
+
+    def stale_senders(self, most: int) -> list[str]:
+        senders = self._view.fleet.senders
+        first = heapq.nsmallest(most, ((senders.since[each], senders.names[each]) for each in self._stale))
+        return [name for _, name in first]
+
+    @property
+    def _stale(self) -> Iterator[int]:
+        fleet = self._view.fleet
+        return (each for number in self._view.numbers_of(self.region, self.site) for each in fleet.stale[number])
+
+
+def _ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:
+    """Give when the last maintenance of each scope as a whole ended: at its end, or when it was taken back."""
+    cancelled = {
+        (each.stream_created_at, each.order.revision): each.given_at
+        for each in fleet.revisions.values()
+        if isinstance(each.order, CancelMaintenance)
+    }
+    ended: dict[Scope, int] = {}
+    for key, each in fleet.revisions.items():
+        if isinstance(each.order, DeclareMaintenance) and not each.order.sender_ids:
+            ended_at = min(each.order.ended_at_us, cancelled.get(key, each.order.ended_at_us))
+            if each.order.started_at_us < ended_at <= now:
+                ended[each.scope] = max(ended.get(each.scope, 0), ended_at)
+    return ended
+
+
+def _read(row: tuple[bytes, ...]) -> Incident:
+    return msgspec.json.decode(row[0], type=Incident)

@@ -1,0 +1,358 @@
+"""Decide what is an incident: one for each cause and place, however many senders or sites it has. Pure.
+
+Places are a site, a region or the hub. Causes are two: ``stale`` (senders that were expected are not heard, and
+somebody watched) and ``unknown`` (nobody could watch). The table of transitions:
+
+| incident | what is true now                                  | it becomes                                   |
+| -------- | ------------------------------------------------- | -------------------------------------------- |
+| none     | the condition, for ``open_after`` of known time   | open, from the last word of those it is of  |
+| none     | the condition, in maintenance                     | none: its time begins when maintenance ends  |
+| none     | a wider place has the same cause                  | none: the region or the hub has the incident |
+| open     | the condition                                     | open, with its numbers brought up to date    |
+| open     | not the condition, for ``close_after``            | closed, from when that became true           |
+| open     | nobody watches (``stale``), or the site vanished  | open: what is not seen resolves nothing      |
+| open     | maintenance                                       | open: only creation is suppressed            |
+
+Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
+``unknown`` the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from hashlib import blake2b
+from math import ceil
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from shared.instants import MINUTE, SECOND
+
+HUB_BEHIND: Final = "hub_behind"
+REGION_BEHIND: Final = "region_behind"
+MOST_NODES: Final = 100
+"""How many nodes an incident lists; of more it has the number."""
+
+
+class Cause(StrEnum):
+    """What is wrong with a place."""
+
+    __hash__ = str.__hash__
+
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+class Outcome(StrEnum):
+    """How an incident ended: its nodes came back, or all that were missing are expected no more."""
+
+    __hash__ = str.__hash__
+
+    RECOVERED = "recovered"
+    RETIRED = "retired"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """When an incident opens and closes; durations in microseconds, shares between 0 and 1.
+
+    A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
+    has it no more when fewer than half as many are. A region has the cause ``unknown`` when at least ``least_sites``
+    and half of its sites have it.
+    """
+
+    open_after: int = 30 * SECOND
+    unknown_after: int = MINUTE
+    close_after: int = 3 * MINUTE
+    least_share: float = 0.05
+    least_senders: int = 1
+    least_sites: int = 2
+
+
+class SiteView(Protocol):
+    """What is asked of a site. Instants are microseconds; counts leave retired senders out."""
+
+    @property
+    def region(self) -> str:
+        """Its region."""
+
+    @property
+    def site(self) -> str:
+        """Its name."""
+
+    @property
+    def expected_count(self) -> int:
+        """Senders that are up or stale."""
+
+    @property
+    def stale_count(self) -> int:
+        """Those that are stale, in maintenance or not."""
+
+    @property
+    def planned_count(self) -> int:
+        """Those of the stale that are in maintenance."""
+
+    @property
+    def retired_count(self) -> int:
+        """Senders that were retired, ever."""
+
+    @property
+    def observed_since_us(self) -> int:
+        """Since when it has been watched without a break."""
+
+    @property
+    def known_until_us(self) -> int:
+        """Until when everything about it is known."""
+
+    @property
+    def unknown(self) -> str | None:
+        """Why nobody knows how it is now, or None."""
+
+    @property
+    def maintained(self) -> bool:
+        """Whether the whole site is in maintenance now."""
+
+    @property
+    def maintained_until_us(self) -> int:
+        """When its last maintenance ended, or 0."""
+
+    def stale_at(self, rank: int) -> int:
+        """Give when so many of those that are stale now had become so."""
+
+    def silent_at(self, rank: int) -> int:
+        """Give when so many of those that are stale now had been heard last."""
+
+    def stale_senders(self, most: int) -> list[str]:
+        """Name up to ``most`` of the stale senders, the first to become so first."""
+
+
+class HubTimes(NamedTuple):
+    """The hub's own time, until when all that it held had been read, and since when that has kept up.
+
+    Who has just begun to read may be about to hear of what seems unknown: that counts from ``read_since_us`` on.
+    """
+
+    now_us: int
+    read_until_us: int
+    read_since_us: int
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """Where and what: a region's incident has no site, the hub's no region either."""
+
+    region: str
+    site: str
+    cause: Cause
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong at one place for one cause, from its beginning to its end.
+
+    ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub) have it now,
+    ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES. ``reason`` is
+    why an unknown place is unknown. ``clear_since_us``: since when the condition has been away.
+    """
+
+    incident_id: str
+    region: str
+    site: str
+    cause: Cause
+    reason: str
+    started_at_us: int
+    known_until_us: int
+    node_count: int
+    expected_count: int
+    most_count: int
+    nodes: tuple[str, ...]
+    retired_before: int = 0
+    clear_since_us: int | None = None
+    ended_at_us: int | None = None
+    outcome: Outcome | None = None
+
+    @property
+    def key(self) -> Key:
+        """Give where and what it is."""
+        return Key(self.region, self.site, self.cause)
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What holds of one place and cause at an instant of its own clock.
+
+    ``since_us``: from when on the condition has held and time counts towards opening; None where it does not hold or
+    may not open one. ``clear`` says that it certainly does not hold, ``watched_us`` since when somebody has watched.
+    """
+
+    key: Key
+    now_us: int
+    since_us: int | None
+    started_at_us: int
+    opens_after: int
+    clear: bool
+    watched_us: int
+    node_count: int
+    expected_count: int
+    nodes: tuple[str, ...]
+    reason: str = ""
+    retired_count: int = 0
+
+
+def judge(
+    sites: Iterable[SiteView], open_incidents: Mapping[Key, Incident], hub: HubTimes, rules: Rules
+) -> list[Incident]:
+    """Give the incidents that opened, changed or closed.
+
+    What is not among ``sites`` stays as it is.
+    """
+    changed = []
+    for seen in _observations(list(sites), open_incidents, hub, rules):
+        incident = open_incidents.get(seen.key)
+        after = _opened(seen) if incident is None else _continued(incident, seen, rules.close_after)
+        if after is not None and after != incident:
+            changed.append(after)
+    return changed
+
+
+def incident_id(key: Key, started_at_us: int) -> str:
+    """Derive the id: 128-bit BLAKE2b, hex, so that a rebuild announces nothing twice."""
+    named = msgspec.json.encode([key.region, key.site, key.cause, started_at_us])
+    return blake2b(named, digest_size=16).hexdigest()
+
+
+def _opened(seen: Observation) -> Incident | None:
+    if seen.since_us is None or seen.now_us - seen.since_us < seen.opens_after:
+        return None
+    return Incident(
+        incident_id=incident_id(seen.key, seen.started_at_us),
+        region=seen.key.region,
+        site=seen.key.site,
+        cause=seen.key.cause,
+        reason=seen.reason,
+        started_at_us=seen.started_at_us,
+        known_until_us=seen.now_us,
+        node_count=seen.node_count,
+        expected_count=seen.expected_count,
+        most_count=seen.node_count,
+        nodes=seen.nodes,
+        retired_before=seen.retired_count,
+    )
+
+
+def _continued(incident: Incident, seen: Observation, close_after: int) -> Incident:
+    clear_since = None
+    if seen.clear:
+        # A blind span within the time of being clear is no time of being clear.
+        clear_since = max(seen.now_us if incident.clear_since_us is None else incident.clear_since_us, seen.watched_us)
+    ended = clear_since is not None and seen.now_us - clear_since >= close_after
+    nodes = incident.nodes
+    if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
+        nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
+    retired = seen.retired_count - incident.retired_before
+    return msgspec.structs.replace(
+        incident,
+        reason=seen.reason or incident.reason,
+        known_until_us=seen.now_us,
+        node_count=seen.node_count,
+        expected_count=seen.expected_count,
+        most_count=max(incident.most_count, seen.node_count),
+        nodes=nodes,
+        clear_since_us=clear_since,
+        ended_at_us=clear_since if ended else None,
+        # Most of those that were missing were given up, not heard again.
+        outcome=None if not ended else Outcome.RETIRED if 2 * retired > incident.most_count else Outcome.RECOVERED,
+    )
+
+
+def _observations(
+    sites: list[SiteView], open_incidents: Mapping[Key, Incident], hub: HubTimes, rules: Rules
+) -> Iterator[Observation]:
+    regions: dict[str, list[SiteView]] = defaultdict(list)
+    for site in sites:
+        regions[site.region].append(site)
+    behind = [site for site in sites if site.unknown == HUB_BEHIND]
+    began = hub.read_until_us if behind else None
+    yield _wider(Key("", "", Cause.UNKNOWN), sites, behind, began, hub._replace(read_since_us=0), rules)
+    for region, members in regions.items():
+        lost = [site for site in members if site.unknown is not None and site.unknown != HUB_BEHIND]
+        began = _lost_region_since(members, lost, rules)
+        key = Key(region, "", Cause.UNKNOWN)
+        seen = _wider(key, members, lost, began, hub, rules)
+        was = open_incidents.get(key)
+        there = {site.site for site in members}
+        # A site that has vanished has not come back.
+        yield seen if was is None or there.issuperset(was.nodes) else msgspec.structs.replace(seen, clear=False)
+        for site in members:
+            yield _unknown_site(site, began is not None, hub, rules)
+            if site.unknown is None:
+                yield _stale_site(site, rules)
+
+
+def _lost_region_since(members: list[SiteView], lost: list[SiteView], rules: Rules) -> int | None:
+    """Say since when nobody can watch a region: the hub does not get it, or so many of its sites are unknown."""
+    behind = [site.known_until_us for site in lost if site.unknown == REGION_BEHIND]
+    if behind:
+        return sorted(behind)[len(behind) // 2]
+    limit = max(rules.least_sites, ceil(len(members) / 2))
+    return sorted(site.known_until_us for site in lost)[limit - 1] if len(lost) >= limit else None
+
+
+def _wider(
+    key: Key, sites: list[SiteView], lost: list[SiteView], began: int | None, hub: HubTimes, rules: Rules
+) -> Observation:
+    """See what a region or the hub has; ``began``: since when it has the cause, None where it has not."""
+    started_at = hub.now_us if began is None else began
+    opens = began is not None and not all(site.maintained for site in lost)
+    return Observation(
+        key,
+        hub.now_us,
+        max(started_at, hub.read_since_us, *(site.maintained_until_us for site in lost)) if opens else None,
+        started_at,
+        rules.unknown_after,
+        clear=began is None,
+        watched_us=0,
+        node_count=len(lost),
+        expected_count=len(sites),
+        nodes=tuple(site.site for site in lost[:MOST_NODES]),
+        reason=_commonest(lost),
+    )
+
+
+def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> Observation:
+    counts = site.unknown is not None and not wider and not site.maintained and site.unknown != HUB_BEHIND
+    return Observation(
+        Key(site.region, site.site, Cause.UNKNOWN),
+        hub.now_us,
+        max(site.known_until_us, hub.read_since_us, site.maintained_until_us) if counts else None,
+        site.known_until_us,
+        rules.unknown_after,
+        clear=site.unknown is None,
+        watched_us=site.observed_since_us,
+        node_count=site.expected_count if site.unknown is not None else 0,
+        expected_count=site.expected_count,
+        nodes=(),
+        reason=site.unknown or "",
+    )
+
+
+def _stale_site(site: SiteView, rules: Rules) -> Observation:
+    """See whether too many are stale. Who is in maintenance opens no incident, but keeps one open."""
+    limit = max(rules.least_senders, ceil(rules.least_share * site.expected_count), 1)
+    unplanned = site.stale_count - site.planned_count
+    opens = unplanned >= limit and not site.maintained
+    started_at = site.silent_at(limit) if opens else site.known_until_us
+    return Observation(
+        Key(site.region, site.site, Cause.STALE),
+        site.known_until_us,
+        max(site.stale_at(limit), site.observed_since_us, site.maintained_until_us) if opens else None,
+        max(started_at, site.maintained_until_us),
+        rules.open_after,
+        clear=2 * site.stale_count < limit or site.stale_count == 0,
+        watched_us=site.observed_since_us,
+        node_count=site.stale_count,
+        expected_count=site.expected_count,
+        nodes=tuple(site.stale_senders(MOST_NODES)) if site.stale_count >= limit else (),
+        retired_count=site.retired_count,
+    )
+
+
+def _commonest(sites: list[SiteView]) -> str:
+    reasons = Counter(site.unknown for site in sites if site.unknown is not None)
+    return min(reasons, key=lambda reason: (-reasons[reason], reason)) if reasons else ""

@@ -1,0 +1,64 @@
+"""Serve the page: one document for every address that is a view, and the few files that it needs.
+
+No script or style stands in the documents, and nothing comes from elsewhere: the guard's policy allows neither.
+"""
+
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Final
+
+from prometheus_client.core import Metric
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from aggregator.live.openapi import Endpoint
+from aggregator.live.service import Service
+from aggregator.live.view import View
+
+VIEWS: Final = ("/", "/sites", "/sites/{region}/{site:path}", "/senders", "/sender", "/advisories", "/incidents")
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+
+class Page:
+    """The page, as an extension of the service."""
+
+    def routes(self, _service: Service) -> list[BaseRoute]:
+        """Give the routes of the views, of the page for signing in, and of their files."""
+        root = files(__package__)
+        document = _File(root.joinpath("shell.html").read_bytes(), "text/html")
+        routes: list[BaseRoute] = [Route(view, document.answer) for view in VIEWS]
+        routes.append(Route("/login", _File(root.joinpath("login.html").read_bytes(), "text/html").answer))
+        for file in root.joinpath("static").iterdir():
+            kind = _TYPES.get(file.name.rpartition(".")[2])
+            if kind is not None:
+                routes.append(Route(f"/static/{file.name}", _File(file.read_bytes(), kind).answer))
+        return routes
+
+    def endpoints(self) -> list[Endpoint]:
+        """Give none: no program asks for the page."""
+        return []
+
+    def metrics(self) -> list[Metric]:
+        """Give none."""
+        return []
+
+    async def look(self, service: Service, view: View) -> None:
+        """Nothing of the page depends on the fleet: browsers ask."""
+
+    def close(self) -> None:
+        """Hold nothing open."""
+
+
+class _File:
+    """A file in memory; a browser asks each time whether it is still the same, so that no two releases mix."""
+
+    def __init__(self, content: bytes, kind: str) -> None:
+        tag = blake2b(content, digest_size=12).hexdigest()
+        self._content, self._kind = content, kind
+        self._headers = {"Cache-Control": "no-cache", "ETag": f'"{tag}"'}
+
+    async def answer(self, request: Request) -> Response:
+        if request.headers.get("If-None-Match") == self._headers["ETag"]:
+            return Response(status_code=304, headers=self._headers)
+        return Response(self._content, headers=self._headers, media_type=self._kind)

@@ -1,0 +1,36 @@
+// Ask the service. A failed question is an error, never an empty answer.
+
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+/** Get `/api/v1/<path>`; parameters that are empty are left out. */
+export function get(path, parameters = {}, signal = undefined) {
+  const asked = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined));
+  const query = asked.size ? `?${asked}` : "";
+  return answered(`${path}${query}`, { signal, headers: { Accept: "application/json" } });
+}
+
+/** Post an object. */
+export const post = (path, body) => answered(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+
+async function answered(path, options) {
+  let response;
+  try {
+    response = await fetch(`/api/v1/${path}`, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, "The service does not answer.");
+  }
+  if (response.status === 401) location.assign("/login");
+  if (!response.ok) {
+    const told = await response.json().catch(() => ({}));
+    throw new Refused(response.status, told.error ?? `The service answered ${response.status}.`);
+  }
+  return response.json();
+}
+
+export const path = (...parts) => parts.map(encodeURIComponent).join("/");

@@ -1,0 +1,68 @@
+// Incidents: one for each cause and place, with what it lists and when it began and ended.
+
+import { get } from "./api.js";
+import { hubNow } from "./clock.js";
+import { h, instant, link, named, shape, siteAddress } from "./dom.js";
+import { counted, duration, number, reason } from "./text.js";
+
+const MOST_NAMED = 12;
+
+/** The order of incidents: what goes on before what is about to end, the latest first. */
+export const inOrder = (incidents) =>
+  [...incidents].sort((a, b) => Boolean(a.clear_since_us) - Boolean(b.clear_since_us) || b.started_at_us - a.started_at_us);
+
+/** Say what an incident is in a sentence, beside the shape of its cause. */
+export function incidentCard(incident, level = "h3") {
+  const place = incident.site ? link(siteAddress(incident.region, incident.site), named(incident.site, 60)) : incident.region ? h("span", {}, "region ", named(incident.region, 60)) : "The hub";
+  const stale = incident.cause === "stale";
+  const over = Boolean(incident.ended_at_us);
+  const count = over ? incident.most_count : incident.node_count;
+  const what = stale
+    ? `: ${number(count)} of ${number(incident.expected_count)} stale`
+    : `: unknown, ${reason(incident.reason)}${incident.site ? "" : `, ${number(count)} of ${counted(incident.expected_count, "site")}`}`;
+  const names = incident.nodes.slice(0, MOST_NAMED);
+  const more = incident.most_count - names.length;
+  const ended = over ? [", ", incident.outcome === "retired" ? "its senders retired " : "over ", instant(incident.ended_at_us), `, after ${duration(incident.ended_at_us - incident.started_at_us)}`] : [` (${duration(Math.max(0, (hubNow() || incident.known_until_us) - incident.started_at_us))})`];
+  return h(
+    "article",
+    { class: `incident is-${over ? "retired" : stale ? "stale" : "unknown"}${incident.clear_since_us ? " is-clear" : ""}` },
+    shape(over ? "retired" : stale ? "stale" : "unknown"),
+    h(
+      "div",
+      {},
+      h(level, {}, place, what),
+      h("p", {}, "since ", instant(incident.started_at_us), ...ended, ...(over || !stale ? [] : ["; known until ", instant(incident.known_until_us)]), incident.clear_since_us && !over ? ["; gone since ", instant(incident.clear_since_us)] : ""),
+      names.length ? h("p", { class: "nodes" }, names.map((node, at) => [at ? ", " : "", incident.site ? named(node, 40) : link(siteAddress(incident.region, node), named(node, 40))]), more > 0 ? ` and ${number(more)} more` : "") : null,
+    ),
+  );
+}
+
+export function incidentsPage(root) {
+  const now = h("section");
+  const past = h("section");
+  root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its senders are heard again, or are retired; that nobody can see them ends nothing."), now, past);
+  let all = new Map();
+
+  function draw() {
+    const list = inOrder(all.values());
+    const open = list.filter((each) => !each.ended_at_us);
+    const over = list.filter((each) => each.ended_at_us);
+    now.replaceChildren(h("h2", {}, open.length ? counted(open.length, "open incident") : "No open incident"), ...open.map((each) => incidentCard(each)));
+    past.replaceChildren(...(over.length ? [h("h2", {}, "Over")] : []), ...over.map((each) => incidentCard(each)));
+  }
+
+  return {
+    title: () => "Incidents",
+    load: async () => {
+      const found = await get("incidents", { limit: 200 });
+      all = new Map(found.incidents.map((each) => [each.incident_id, each]));
+      draw();
+    },
+    heard: {
+      incident: (incident) => {
+        all.set(incident.incident_id, incident);
+        draw();
+      },
+    },
+  };
+}

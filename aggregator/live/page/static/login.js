@@ -1,0 +1,17 @@
+// Exchange a token for a cookie that no script can read.
+
+const form = document.querySelector("form");
+const said = document.querySelector("#said");
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  said.textContent = "";
+  const body = JSON.stringify({ token: form.token.value.trim() });
+  try {
+    const response = await fetch("/api/v1/session", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    if (response.ok) location.assign("/");
+    else said.textContent = response.status === 401 ? "This service does not know that token." : `The service answered ${response.status}.`;
+  } catch {
+    said.textContent = "The service does not answer.";
+  }
+});

@@ -1,0 +1,110 @@
+"""Watch the fleet for incidents while it is served: list them, publish what changes, and have receivers told."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from aggregator.config import AggregatorSettings
+from aggregator.live.alerts import Alerts
+from aggregator.live.incident_book import IncidentBook
+from aggregator.live.incidents import Cause, Incident, Rules
+from aggregator.live.openapi import Endpoint
+from aggregator.live.service import Service, json_answer, query_of
+from aggregator.live.view import View
+
+MOST = 1_000
+
+
+class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Those that are open, or that began before an instant (microseconds)."""
+
+    before: int = 0
+    limit: int = 100
+
+
+class IncidentPage(msgspec.Struct, frozen=True):
+    """Incidents, the latest first, those that are open before others; ``before`` asks for older ones, 0: none."""
+
+    incidents: tuple[Incident, ...]
+    before: int
+
+
+class IncidentWatch:
+    """Looks at each view of a service, and tells receivers in tasks of its own."""
+
+    def __init__(self, settings: AggregatorSettings) -> None:
+        asked = settings.live.incidents
+        rules = Rules(
+            open_after=asked.open_after,
+            unknown_after=asked.unknown_after,
+            close_after=asked.close_after,
+            least_share=asked.least_share,
+            least_senders=asked.least_senders,
+        )
+        settings.live_path.parent.mkdir(parents=True, exist_ok=True)
+        self.book = IncidentBook(settings.live_path.with_name("incidents.db"), rules)
+        self._settings = settings
+        self._alerts: Alerts | None = None
+        self._telling: asyncio.Task[None] | None = None
+
+    def routes(self, service: Service) -> Sequence[BaseRoute]:  # noqa: ARG002 - an extension is asked so
+        """Give none beside the API's."""
+        return ()
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Give the list of incidents."""
+        return [Endpoint("/incidents", self._get_incidents, IncidentPage, "List incidents.", IncidentQuery)]
+
+    def metrics(self) -> Iterable[Metric]:
+        """Give the open incidents, and who could be told of them."""
+        held = GaugeMetricFamily("muster_live_open_incidents", "Incidents that go on, by cause", labels=["cause"])
+        for cause in Cause:
+            held.add_metric([cause], sum(key.cause is cause for key in self.book.open))
+        delivered = CounterMetricFamily("muster_live_alerts_delivered", "What was acknowledged", labels=["receiver"])
+        failed = CounterMetricFamily("muster_live_alerts_failed", "Failed attempts to tell", labels=["receiver"])
+        if self._alerts is not None:
+            for counts, family in ((self._alerts.delivered_count, delivered), (self._alerts.failed_count, failed)):
+                for receiver, count in counts.items():
+                    family.add_metric([receiver], count)
+        yield from (held, delivered, failed)
+
+    def close(self) -> None:
+        """Close the file, and tell nobody any more."""
+        if self._telling is not None:
+            self._telling.cancel()
+        self.book.close()
+
+    async def look(self, service: Service, view: View) -> None:
+        """Judge the fleet as it is now."""
+        changed = self.book.look(view)
+        for incident in changed:
+            service.publish("incident", incident)
+        if self._telling is None:
+            self._begin(service)
+        elif self._telling.done():
+            self._telling.result()
+        elif changed and self._alerts is not None:
+            self._alerts.wake()
+
+    def _begin(self, service: Service) -> None:
+        live = self._settings.live
+        self._alerts = Alerts(
+            self.book,
+            live.alerts,
+            lambda: service.feed.is_ready and not service.feed.wrong,
+            lambda: service.view.now,
+            live.page or f"http://{live.listen}",
+        )
+        self._telling = asyncio.create_task(self._alerts.run())
+
+    async def _get_incidents(self, request: Request) -> Response:
+        query = query_of(request, IncidentQuery)
+        limit = max(1, min(query.limit, MOST))
+        found = self.book.recent(query.before, limit)
+        over = [each for each in found if each.ended_at_us is not None]
+        return json_answer(IncidentPage(tuple(found), over[-1].started_at_us if len(over) == limit else 0))

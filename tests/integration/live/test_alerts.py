@@ -1,0 +1,287 @@
+"""Receivers of alerts: a real Alertmanager, a web server and a program."""
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import pytest
+
+from aggregator.alert_settings import (
+    AlertmanagerSettings,
+    AlertSettings,
+    CommandSettings,
+    HeartbeatSettings,
+    WebhookSettings,
+)
+from aggregator.live.alerts import WATCHDOG, Alerts, words
+from aggregator.live.incident_book import IncidentBook
+from aggregator.live.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
+from shared.instants import MINUTE, SECOND, parse_instant
+from shared.settings import Duration, SettingsError
+from tests.support.nats.free_ports import free_ports
+from tests.support.waiting import until
+
+PAGE = "http://127.0.0.1:8222"
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def an_incident(started_at_us: int | None = None, **changed: Any) -> Incident:
+    began = now_us() - MINUTE if started_at_us is None else started_at_us
+    incident = Incident(
+        incident_id=incident_id(Key("eu", "dub1", Cause.STALE), began),
+        region="eu",
+        site="dub1",
+        cause=Cause.STALE,
+        reason="",
+        started_at_us=began,
+        known_until_us=began + MINUTE,
+        node_count=214,
+        expected_count=230,
+        most_count=214,
+        nodes=("web1", "<b>web2</b>\u202e"),
+    )
+    return msgspec.structs.replace(incident, **changed)
+
+
+def ended(incident: Incident) -> Incident:
+    return msgspec.structs.replace(
+        incident, node_count=0, ended_at_us=now_us() - SECOND, outcome=Outcome.RECOVERED, known_until_us=now_us()
+    )
+
+
+class Inbox:
+    """A web server that keeps what it is sent, and refuses it while ``refuses`` is set."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.refuses = False
+        inbox = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                if not inbox.refuses:
+                    inbox.got.append(body)
+                self.send_response(503 if inbox.refuses else 200)
+                self.end_headers()
+
+            do_GET = do_POST  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hook?token=secret"
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def inbox() -> Any:
+    box = Inbox()
+    yield box
+    box.close()
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Any:
+    kept = IncidentBook(tmp_path / "incidents.db", Rules())
+    yield kept
+    kept.close()
+
+
+@asynccontextmanager
+async def telling(book: IncidentBook, *settings: AlertSettings, well: bool = True) -> AsyncIterator[Alerts]:
+    alerts = Alerts(book, settings, lambda: well, now_us, PAGE)
+    task = asyncio.create_task(alerts.run())
+    try:
+        yield alerts
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_webhook_is_told_of_the_beginning_and_of_the_end_once_each(book: IncidentBook, inbox: Inbox) -> None:
+    incident = an_incident()
+    book.save([incident])
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: len(inbox.got) == 1, "told of the beginning")
+        book.save([msgspec.structs.replace(incident, node_count=220)])
+        alerts.wake()
+        book.save([ended(incident)])
+        alerts.wake()
+        await until(lambda: len(inbox.got) == 2, "told of the end")
+    async with telling(book, WebhookSettings(url=inbox.url)):
+        other = an_incident(1_790_000_000_000_000)
+        book.save([other])
+        await until(lambda: len(inbox.got) == 3, "told of the next one alone, after a restart")
+    told = [json.loads(body) for body in inbox.got]
+    assert [(each["incident_id"], each["event"]) for each in told] == [
+        (incident.incident_id, "began"),
+        (incident.incident_id, "ended"),
+        (other.incident_id, "began"),
+    ]
+    assert told[0]["protocol"] == "muster:incident:1"
+    assert told[0]["url"] == f"{PAGE}/sites/eu/dub1"
+
+
+async def test_what_a_receiver_refused_it_is_told_after_a_restart_and_others_do_not_wait(
+    book: IncidentBook, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Inbox()
+    inbox.refuses = True
+    book.save([an_incident()])
+    async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)) as alerts:
+        await until(lambda: other.got, "the other told")
+        await until(lambda: any(alerts.failed_count.values()), "a failure counted")
+    inbox.refuses = False
+    async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)):
+        await until(lambda: inbox.got, "told after all")
+    other.close()
+    assert len(other.got) == 1
+    assert "503" in caplog.text
+    assert "secret" not in caplog.text
+
+
+async def test_a_command_gets_the_incident_on_its_standard_input(book: IncidentBook, tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    program = f"import sys; open({str(out)!r}, 'a').write(sys.stdin.read())"
+    book.save([an_incident()])
+    async with telling(book, CommandSettings(command=(sys.executable, "-c", program))) as alerts:
+        await until(lambda: any(alerts.delivered_count.values()), "the program ended")
+    assert json.loads(out.read_text())["nodes"] == ["web1", "<b>web2</b>\u202e"]
+
+
+async def test_a_command_that_fails_is_started_again(book: IncidentBook, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    program = f"import pathlib, sys; p = pathlib.Path({str(flag)!r}); e = p.exists(); p.touch(); sys.exit(not e)"
+    book.save([an_incident()])
+    async with telling(book, CommandSettings(command=(sys.executable, "-c", program))) as alerts:
+        await until(lambda: any(alerts.delivered_count.values()), "the program succeeded")
+        assert sum(alerts.failed_count.values()) == 1
+
+
+async def test_a_heartbeat_goes_out_while_all_is_well_and_only_then(book: IncidentBook, inbox: Inbox) -> None:
+    beat = HeartbeatSettings(url=inbox.url, every=Duration(SECOND // 20))
+    async with telling(book, beat):
+        await until(lambda: len(inbox.got) >= 2, "two heartbeats")
+    inbox.got.clear()
+    other = Inbox()
+    book.save([an_incident()])
+    async with telling(book, beat, WebhookSettings(url=other.url), well=False):
+        await until(lambda: other.got, "the incident told")
+    other.close()
+    assert inbox.got == []
+
+
+def test_an_address_must_be_one_of_the_web(book: IncidentBook) -> None:
+    with pytest.raises(SettingsError, match="must begin with http"):
+        Alerts(book, [WebhookSettings(url="file:///etc/passwd")], lambda: True, now_us, PAGE)
+
+
+def test_an_incident_reads_as_a_sentence() -> None:
+    at = parse_instant("2026-11-26T10:42:00Z")
+    incident = an_incident(at, known_until_us=at + MINUTE)
+    assert words(incident).title == (
+        "dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z"
+    )
+    assert words(incident).nodes == "web1, <b>web2</b>\\u202e and 212 more"
+    lost = msgspec.structs.replace(
+        incident, site="", cause=Cause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
+    )
+    assert words(lost).title == "eu: unknown since 2026-11-26T10:42:00Z (region behind, 2 of 3 sites)"
+
+
+@pytest.fixture
+async def alertmanager(tmp_path: Path) -> AsyncIterator[tuple[str, Inbox]]:
+    program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+    if program is None:
+        pytest.skip("no Alertmanager is installed here (Debian: prometheus-alertmanager)")
+    box, port = Inbox(), free_ports(1)[0]
+    (tmp_path / "alertmanager.yml").write_text(
+        "route: {receiver: box, group_by: [incident], group_wait: 0s, group_interval: 1s, repeat_interval: 1h}\n"
+        f"receivers: [{{name: box, webhook_configs: [{{url: '{box.url}', send_resolved: true}}]}}]\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        program,
+        f"--config.file={tmp_path / 'alertmanager.yml'}",
+        f"--storage.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--cluster.listen-address=",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await until(lambda: _get(f"{url}/-/ready") is not None, "Alertmanager ready")
+        yield url, box
+    finally:
+        process.terminate()
+        await process.wait()
+        box.close()
+
+
+def _get(url: str) -> bytes | None:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+            read: bytes = answer.read()
+            return read
+    except OSError:
+        return None
+
+
+def _alerts_of(url: str) -> dict[str, dict[str, Any]]:
+    found = json.loads(_get(f"{url}/api/v2/alerts") or b"[]")
+    return {each["labels"]["alertname"]: each for each in found}
+
+
+async def test_an_alertmanager_holds_an_incident_until_it_ends(
+    book: IncidentBook, alertmanager: tuple[str, Inbox]
+) -> None:
+    url, box = alertmanager
+    incident = an_incident()
+    book.save([incident])
+    settings = AlertmanagerSettings(url=url, resend_every=Duration(SECOND // 5))
+
+    def notified() -> list[str]:
+        groups = [json.loads(body) for body in box.got]
+        return [
+            each["status"] for group in groups for each in group["alerts"] if each["labels"]["alertname"] != WATCHDOG
+        ]
+
+    async with telling(book, settings) as alerts:
+        await until(lambda: notified() == ["firing"], "Alertmanager notified")
+        held = _alerts_of(url)
+        assert set(held) == {"MusterSendersStale", WATCHDOG}
+        firing = held["MusterSendersStale"]
+        assert firing["labels"]["incident"] == incident.incident_id
+        assert firing["annotations"]["summary"].startswith("dub1: 214 of 230 stale since ")
+        assert firing["generatorURL"] == f"{PAGE}/sites/eu/dub1"
+        # The numbers move: it is the same alert.
+        book.save([msgspec.structs.replace(incident, node_count=220)])
+        await until(
+            lambda: _alerts_of(url)["MusterSendersStale"]["annotations"]["summary"].startswith("dub1: 220 of 230"),
+            "the numbers brought up to date",
+        )
+    # The hub is away: nothing resolves. A day from now it would.
+    assert parse_instant(_alerts_of(url)["MusterSendersStale"]["endsAt"]) > now_us() + 20 * 60 * MINUTE
+    book.save([ended(incident)])
+    async with telling(book, settings) as alerts:
+        await until(lambda: notified() == ["firing", "resolved"], "Alertmanager resolved it")
+        assert alerts.failed_count == {f"alertmanager {url}": 0}

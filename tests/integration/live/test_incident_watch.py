@@ -1,0 +1,98 @@
+"""Incidents of a running service: told once, also across restarts and where the live state is made anew."""
+
+import json
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from shared.instants import HOUR, MINUTE
+from tests.support.lakehouse.hub import Block, Hub
+from tests.support.live.live_service import LiveService, serving
+
+SETTINGS = (
+    'unknown_after = "30m"\n[live.incidents]\nopen_after = "1s"\nunknown_after = "1s"\nclose_after = "1s"\n'
+    '[[live.alerts]]\nkind = "webhook"\nurl = "http://127.0.0.1:{port}/"\n'
+)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000
+
+
+class Receiver:
+    """A web server that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        told = self.told
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_port
+        Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def wait(condition: Callable[[], object], service: LiveService) -> None:
+    ends_at = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < ends_at, service.process.said
+        time.sleep(0.05)
+
+
+def test_an_incident_is_told_once_across_restarts_and_a_new_state_and_its_end_too(tmp_path: Path) -> None:
+    receiver, at = Receiver(), now() - 2 * HOUR
+    settings = SETTINGS.format(port=receiver.port)
+    dub1 = Block("eu-west", "dub1")
+    silent_at = now() - 13 * MINUTE
+
+    def incidents(service: LiveService) -> Any:
+        return service.get("incidents")["incidents"]
+
+    with Hub(tmp_path / "hub") as hub:
+        new = [dub1.new(f"web{number}", at) for number in range(20)]
+        stale = [dub1.stale(f"web{number}", silent_at + number) for number in range(12)]
+        last = hub.publish([*new, *stale, dub1.watermark(at, now())])
+        with serving(tmp_path, hub.connection, settings) as service:
+            wait(lambda: receiver.told, service)
+            (incident,) = incidents(service)
+            service.stop()
+        with serving(tmp_path, hub.connection, settings) as service:
+            service.wait_through(last)
+            wait(lambda: "muster_live_open_incidents" in service.request("/metrics").body.decode(), service)
+            service.stop()
+        # The state is made anew from the archive: it is the same incident.
+        (tmp_path / "lake" / "live.db").unlink()
+        with serving(tmp_path, hub.connection, settings) as service:
+            recovered = [dub1.recovered(f"web{number}", now()) for number in range(12)]
+            service.wait_through(hub.publish([*recovered, dub1.watermark(at, now())]))
+
+            def over() -> bool:
+                hub.publish([dub1.watermark(at, now())])
+                return len(receiver.told) > 1
+
+            wait(over, service)
+            (ended,) = incidents(service)
+    receiver.close()
+    assert [(each["event"], each["incident_id"]) for each in receiver.told] == [
+        ("began", incident["incident_id"]),
+        ("ended", incident["incident_id"]),
+    ]
+    assert incident["started_at_us"] == silent_at
+    assert (incident["node_count"], incident["expected_count"], incident["cause"]) == (12, 20, "stale")
+    assert incident["nodes"][:2] == ["web0", "web1"]
+    assert (ended["incident_id"], ended["outcome"]) == (incident["incident_id"], "recovered")

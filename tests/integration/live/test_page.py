@@ -1,0 +1,273 @@
+"""The page in a real browser, on a real service that reads a real archive."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from aggregator.live.guard import hash_of
+from shared.instants import HOUR, MINUTE
+from shared.policy import DeclareMaintenance, Scope
+from tests.support.lakehouse.hub import Block, Hub, said
+from tests.support.live.live_service import LiveService, serving
+from tests.support.live.pages import DEADLINE, HubBesideBrowser, Reader, browser
+from tests.support.nats.free_ports import free_ports
+
+SETTINGS = 'unknown_after = "30m"\n[live.incidents]\nopen_after = "1s"\nunknown_after = "1s"\nclose_after = "1s"\n'
+HOSTILE = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202egnp.exe", "a\x1b[2J\n\tb", "\u200bb", "..", ".",
+    "x" * 4096, "%2e%2e/a?b#c", "a/b", "'\"&amp;", "{{7*7}}", "javascript:alert(1)",
+)  # fmt: skip
+VIEWS = (
+    "/", "/sites/eu-west/dub1", "/sender?region=eu-west&site=dub1&block=nodes&sender=web1", "/sites", "/incidents",
+    "/sites/ap/tyo1", "/sites/us-east/nyc1", "/senders", "/advisories", "/login",
+)  # fmt: skip
+expect.set_options(timeout=DEADLINE)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with HubBesideBrowser(tmp_path / "hub") as running_hub:
+        yield running_hub
+
+
+@contextmanager
+def reading(started: Browser, service: LiveService, **options: object) -> Iterator[Reader]:
+    """Open pages, and hold what they complain of against them."""
+    reader = Reader(started, service.port, **options)
+    try:
+        yield reader
+        assert reader.complaints == []
+    finally:
+        reader.context.close()
+
+
+def fleet(hub: Hub, at: int) -> dict[str, Block]:
+    """Publish two sites that are up, and one that is silent since twenty minutes before all that is known."""
+    blocks = {"dub1": Block("eu-west", "dub1"), "ber1": Block("eu-west", "ber1"), "nyc1": Block("us-east", "nyc1")}
+    messages = [block.new(f"web{number}", at) for block in blocks.values() for number in range(20)]
+    hub.publish([*messages, *(block.watermark(at, now()) for block in blocks.values())])
+    return blocks
+
+
+def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    at = now() - 2 * HOUR
+    blocks = fleet(hub, at)
+    dub1 = blocks["dub1"]
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        page = reader.open("/")
+        expect(page.locator("h1")).to_have_text("All 60 senders are up.")
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator("#wrong")).to_have_text("No open incident")
+        tile = page.locator('[data-site="eu-west/dub1"]')
+        expect(tile).to_contain_text("20 up")
+
+        silent_at = now() - 13 * MINUTE
+        hub.publish([*(dub1.stale(f"web{number}", silent_at) for number in range(12)), dub1.watermark(at, now())])
+        expect(page.locator("h1")).to_have_text("12 stale of 60 senders.")
+        expect(tile).to_contain_text("12 of 20 stale")
+        expect(page.locator(".incident")).to_contain_text("dub1: 12 of 20 stale")
+        expect(page.locator(".incident")).to_contain_text("web0, web1")
+        expect(page.locator("#open")).to_have_text("1")
+        expect(page).to_have_title("12 stale of 60 senders. · Muster")
+        # The reader's clock shows Berlin's time, and UTC beside it.
+        assert re.search(r"since \d\d:\d\d:\d\d \d\d:\d\d:\d\d UTC", page.locator(".incident").inner_text())
+
+        planned = DeclareMaintenance(started_at_us=now() - MINUTE, ended_at_us=now() + HOUR, reason="new switches")
+        hub.publish([said(Scope("us-east", "nyc1"), 1, now(), planned)])
+        expect(page.locator("h1")).to_have_text("12 stale, 20 in maintenance of 60 senders.")
+
+        recovered = [dub1.recovered(f"web{number}", now()) for number in range(12)]
+        hub.publish([*recovered, dub1.watermark(at, now())])
+        expect(page.locator("h1")).to_have_text("40 of 60 senders up, 20 in maintenance.")
+        time.sleep(1)
+        hub.publish([dub1.watermark(at, now())])
+        expect(page.locator("#wrong")).to_have_text("No open incident")
+        page.get_by_role("link", name="Incidents").click()
+        expect(page.locator(".incident")).to_contain_text("over")
+        assert page.url.endswith("/incidents")
+        page.go_back()
+        expect(page.locator("h1")).to_have_text("40 of 60 senders up, 20 in maintenance.")
+
+
+def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
+    hub: Hub, started: Browser, tmp_path: Path
+) -> None:
+    at = now() - 2 * HOUR
+    dub1, ber1 = Block("eu-west", "dub1"), Block("eu-west", "ber1")
+    messages = [block.new(f"web{number}", at) for block in (dub1, ber1) for number in range(5)]
+    hub.publish([*messages, dub1.watermark(at, now() - HOUR), ber1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        page = reader.open("/")
+        expect(page.locator("h1")).to_have_text("5 unknown of 10 senders.")
+        expect(page.locator(".incident")).to_contain_text("dub1: unknown, agent catching up")
+        page.locator('[data-site="eu-west/dub1"]').click()
+        expect(page.locator(".note.is-unknown")).to_contain_text("agent catching up")
+        expect(page.locator(".rows tbody tr[aria-rowindex]").first).to_contain_text("was up")
+        hub.publish([dub1.watermark(at, now())])
+        expect(page.locator("h1")).to_contain_text("All 5 senders are up.")
+        expect(page.locator(".note.is-unknown")).to_have_count(0)
+
+
+def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    at = now() - HOUR
+    dub1 = Block("eu-west", "dub1")
+    hub.publish([*(dub1.new(name, at) for name in HOSTILE), dub1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        page = reader.open("/sites/eu-west/dub1")
+        rows = page.locator(".rows tbody tr[aria-rowindex]")
+        expect(rows).to_have_count(len(HOSTILE))
+        expect(rows.first.locator("a")).not_to_have_count(0)
+        shown = page.locator(".rows .name").all_inner_texts()
+        assert "\\u202egnp.exe" in shown
+        assert "a\\x1b[2J\\x0a\\x09b" in shown
+        assert "<script>alert(1)</script>" in shown
+        assert max(map(len, shown)) <= 96
+        assert page.locator("main img, main script").count() == 0
+        for name in HOSTILE:
+            place = {"region": "eu-west", "site": "dub1", "block": "nodes", "sender": name}
+            page.goto(f"{reader.root}/sender?{urlencode(place)}")
+            expect(page.locator("h1")).to_contain_text(": up")
+            expect(page.locator(".told li")).to_have_count(1)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+
+
+def test_a_page_says_that_it_is_cut_off_and_takes_up_again(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    at = now() - 2 * HOUR
+    dub1 = fleet(hub, at)["dub1"]
+    (port,) = free_ports(1)
+    with serving(tmp_path, hub.connection, SETTINGS, port) as service:
+        reader = Reader(started, service.port)
+        page = reader.open("/")
+        expect(page.locator("#live")).to_have_text("live")
+        service.stop()
+        expect(page.locator("#lost")).to_contain_text("Connection lost")
+        expect(page.locator("#live")).to_have_text("not live")
+    last = hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, SETTINGS, port) as service:
+        service.wait_through(last)
+        page.get_by_role("button", name="try now").click()
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator("#lost")).to_be_hidden()
+        expect(page.locator("h1")).to_have_text("1 stale of 60 senders.")
+        reader.context.close()
+
+
+def test_pages_of_one_browser_share_one_stream_of_events(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    at = now() - 2 * HOUR
+    dub1 = fleet(hub, at)["dub1"]
+
+    def listeners(service: LiveService) -> bytes:
+        found = re.search(rb"^muster_live_listeners (\S+)", service.request("/metrics").body, re.MULTILINE)
+        assert found is not None
+        return found[1]
+
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        pages = [reader.open(address) for address in ("/", "/incidents", "/sites/eu-west/dub1")]
+        for page in pages:
+            expect(page.locator("#live")).to_have_text("live")
+        assert listeners(service) == b"1.0"
+        pages[0].close()
+        last = hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
+        service.wait_through(last)
+        expect(pages[1].locator(".incident")).to_contain_text("dub1: 1 of 20 stale")
+        expect(pages[2].locator("h1")).to_contain_text("1 stale of 20 senders.")
+        assert listeners(service) == b"1.0"
+
+
+def test_a_hundred_thousand_rows_scroll_through_a_window(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    at, count = now() - 2 * HOUR, 100_000
+    dub1 = Block("eu-west", "dub1")
+    last = hub.publish([*(dub1.new(f"web{number:06}", at) for number in range(count)), dub1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        service.wait_through(last)
+        page = reader.open("/sites/eu-west/dub1")
+        table, window = page.locator("table.rows"), page.locator(".window")
+        expect(table).to_have_attribute("aria-rowcount", str(count + 1))
+        row = table.locator("tbody tr[aria-rowindex]")
+        expect(row.first).to_contain_text("web000000")
+        window.evaluate("box => { box.scrollTop = box.scrollHeight / 2; }")
+        expect(row.nth(20)).to_contain_text(re.compile("web0(49|50)"))
+        window.evaluate("box => { box.scrollTop = box.scrollHeight; }")
+        expect(row.last).to_contain_text("web099999")
+        expect(row.last).to_have_attribute("aria-rowindex", str(count + 1))
+        assert row.count() < 100
+        # The keyboard scrolls it too.
+        window.focus()
+        page.keyboard.press("Home")
+        expect(row.first).to_contain_text("web000000")
+        page.keyboard.press("/")
+        page.keyboard.type("web077777")
+        expect(row).to_have_count(1)
+        expect(row.first).to_contain_text("web077777")
+        assert "search=web077777" in page.url
+        page.reload()
+        expect(row.first).to_contain_text("web077777")
+
+
+@pytest.mark.parametrize(
+    ("colours", "width", "views"),
+    [("light", 1280, VIEWS), ("dark", 1280, VIEWS[:3]), ("light", 360, VIEWS[:4])],
+    ids=["light", "dark", "phone"],
+)
+def test_every_view_is_accessible_and_fits(
+    hub: Hub, started: Browser, tmp_path: Path, colours: str, width: int, views: tuple[str, ...]
+) -> None:
+    at = now() - 2 * HOUR
+    dub1 = fleet(hub, at)["dub1"]
+    planned = DeclareMaintenance(started_at_us=now() - MINUTE, ended_at_us=now() + HOUR, reason="new switches")
+    silent = Block("ap", "tyo1")
+    stale = [dub1.stale(f"web{number}", now() - 13 * MINUTE) for number in range(5)]
+    messages = [said(Scope("us-east", "nyc1"), 1, now(), planned), silent.new("web1", at)]
+    hub.publish([*stale, *messages, silent.watermark(at, now() - HOUR), dub1.watermark(at, now())])
+    # The checks are put into the page from here: the page's own policy would refuse them.
+    options = {"color_scheme": colours, "viewport": {"width": width, "height": 900}, "bypass_csp": True}
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service, **options) as reader:
+        for view in views:
+            page = reader.open(view)
+            if view != "/login":
+                expect(page.locator("#live")).to_have_text("live")
+                _settled(page)
+            found = Axe().run(page, options={"resultTypes": ["violations"]})
+            assert found.violations_count == 0, (view, found.generate_report())
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            page.close()
+
+
+def _settled(page: Page) -> None:
+    expect(page.locator("main h1")).not_to_have_text("…")
+    page.wait_for_load_state("load")
+
+
+def test_a_reader_signs_in_with_a_token(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    fleet(hub, now() - 2 * HOUR)
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{hash_of('open sesame')}\n")
+    settings = f'read_token_file = "{tokens}"\n{SETTINGS}'
+    with serving(tmp_path, hub.connection, settings) as service:
+        reader = Reader(started, service.port)
+        page = reader.open("/incidents")
+        expect(page).to_have_url(f"{reader.root}/login")
+        page.get_by_label("Your token").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("#said")).to_have_text("This service does not know that token.")
+        page.get_by_label("Your token").fill("open sesame")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("h1")).to_have_text("All 60 senders are up.")
+        reader.context.close()

@@ -1,0 +1,251 @@
+import msgspec
+import pytest
+
+from aggregator.live.incidents import MOST_NODES, Cause, HubTimes, Incident, Key, Outcome, Rules, judge
+from shared.instants import MINUTE, SECOND
+
+RULES = Rules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)
+NOON = 1_790_000_000_000_000
+READ_UNTIL = NOON + SECOND
+STALE = Key("eu", "dub1", Cause.STALE)
+UNKNOWN = Key("eu", "dub1", Cause.UNKNOWN)
+REGION = Key("eu", "", Cause.UNKNOWN)
+
+
+class Site(msgspec.Struct, kw_only=True):
+    """A site of which a test says what it shows."""
+
+    region: str = "eu"
+    site: str = "dub1"
+    expected_count: int = 230
+    stale: dict[str, int] = {}
+    planned_count: int = 0
+    retired_count: int = 0
+    observed_since_us: int = 0
+    known_until_us: int = NOON
+    unknown: str | None = None
+    maintained: bool = False
+    maintained_until_us: int = 0
+
+    @property
+    def stale_count(self) -> int:
+        return len(self.stale)
+
+    def stale_at(self, rank: int) -> int:
+        return sorted(self.stale.values())[rank - 1]
+
+    silent_at = stale_at
+
+    def stale_senders(self, most: int) -> list[str]:
+        return sorted(self.stale, key=lambda sender: self.stale[sender])[:most]
+
+
+class Watch:
+    """What is open, as the live store keeps it."""
+
+    def __init__(self) -> None:
+        self.open: dict[Key, Incident] = {}
+        self.ended: list[Incident] = []
+
+    def see(self, *sites: Site, now: int | None = None, read_since: int = 0) -> list[Incident]:
+        at = now or max(site.known_until_us for site in sites)
+        changed = judge(sites, self.open, HubTimes(at, READ_UNTIL, read_since), RULES)
+        for incident in changed:
+            if incident.ended_at_us is None:
+                self.open[incident.key] = incident
+            else:
+                del self.open[incident.key]
+                self.ended.append(incident)
+        return changed
+
+
+def many(count: int, at: int = NOON) -> dict[str, int]:
+    return {f"web{number}": at for number in range(count)}
+
+
+def test_many_stale_senders_are_one_incident_from_when_they_became_too_many() -> None:
+    watch = Watch()
+    stale = {"old": NOON - 500 * MINUTE} | many(213)
+    watch.see(Site(stale=stale, known_until_us=NOON + 29 * SECOND))
+    assert watch.open == {}
+    watch.see(Site(stale=stale, known_until_us=NOON + 30 * SECOND))
+    incident = watch.open[STALE]
+    assert (incident.started_at_us, incident.node_count, incident.expected_count) == (NOON, 214, 230)
+    assert (incident.known_until_us, len(incident.nodes)) == (NOON + 30 * SECOND, MOST_NODES)
+
+
+def test_a_few_stale_senders_of_a_large_site_are_no_incident() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(11), known_until_us=NOON + 60 * MINUTE))
+    assert watch.open == {}
+    watch.see(Site(stale=many(12), known_until_us=NOON + 60 * MINUTE))
+    assert list(watch.open) == [STALE]
+
+
+def test_the_same_past_gives_the_same_id() -> None:
+    first, second = Watch(), Watch()
+    first.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    second.see(Site(stale=many(20), known_until_us=NOON + 40 * SECOND))
+    second.see(Site(stale=many(25), known_until_us=NOON + 50 * SECOND))
+    assert first.open[STALE].incident_id == second.open[STALE].incident_id
+
+
+def test_an_incident_ends_when_it_has_been_away_for_long_enough_and_flapping_is_one() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    watch.see(Site(known_until_us=NOON + 2 * MINUTE))
+    watch.see(Site(stale=many(20, NOON + 3 * MINUTE), known_until_us=NOON + 4 * MINUTE))
+    watch.see(Site(known_until_us=NOON + 5 * MINUTE))
+    watch.see(Site(known_until_us=NOON + 8 * MINUTE - 1))
+    assert list(watch.open) == [STALE]
+    assert watch.ended == []
+    watch.see(Site(known_until_us=NOON + 8 * MINUTE))
+    assert watch.open == {}
+    assert [each.ended_at_us for each in watch.ended] == [NOON + 5 * MINUTE]
+    assert watch.ended[0].outcome is Outcome.RECOVERED
+    assert watch.ended[0].most_count == 20
+
+
+def test_between_half_the_limit_and_the_limit_an_incident_neither_opens_nor_ends() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    watch.see(Site(stale=many(6), known_until_us=NOON + 60 * MINUTE))
+    watch.see(Site(stale=many(6), known_until_us=NOON + 90 * MINUTE))
+    assert list(watch.open) == [STALE]
+    watch.see(Site(stale=many(5), known_until_us=NOON + 91 * MINUTE))
+    watch.see(Site(stale=many(5), known_until_us=NOON + 94 * MINUTE))
+    assert watch.open == {}
+
+
+def test_what_nobody_watches_resolves_nothing_and_its_time_stands_still() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    watch.see(Site(known_until_us=NOON + 2 * MINUTE))
+    hour = NOON + 60 * MINUTE
+    watch.see(Site(known_until_us=NOON + 2 * MINUTE, unknown="agent_silent"), now=hour)
+    assert STALE in watch.open
+    back = Site(observed_since_us=hour, known_until_us=hour + MINUTE)
+    watch.see(back)
+    assert STALE in watch.open
+    watch.see(msgspec.structs.replace(back, known_until_us=hour + 3 * MINUTE))
+    assert [each.ended_at_us for each in watch.ended if each.cause is Cause.STALE] == [hour]
+
+
+def test_a_vanished_site_resolves_nothing() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    other = Site(site="lon1", known_until_us=NOON + 90 * MINUTE)
+    assert watch.see(other) == []
+    assert list(watch.open) == [STALE]
+
+
+def test_retired_senders_have_not_recovered() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
+    for minutes in (60, 63):
+        watch.see(Site(expected_count=210, retired_count=20, known_until_us=NOON + minutes * MINUTE))
+    assert [each.outcome for each in watch.ended] == [Outcome.RETIRED]
+
+
+def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
+    watch = Watch()
+    watch.see(Site(unknown="agent_silent"), now=NOON + MINUTE - 1)
+    assert watch.open == {}
+    watch.see(Site(unknown="agent_silent"), now=NOON + MINUTE)
+    assert watch.open[UNKNOWN].started_at_us == NOON
+    assert watch.open[UNKNOWN].reason == "agent_silent"
+    watch.see(Site(known_until_us=NOON + 5 * MINUTE, observed_since_us=NOON + 4 * MINUTE), now=NOON + 5 * MINUTE)
+    watch.see(Site(known_until_us=NOON + 8 * MINUTE, observed_since_us=NOON + 4 * MINUTE), now=NOON + 8 * MINUTE)
+    assert watch.open == {}
+    assert [(each.cause, each.ended_at_us) for each in watch.ended] == [(Cause.UNKNOWN, NOON + 5 * MINUTE)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "key", "started_at"),
+    [
+        ("region_behind", REGION, NOON),
+        ("hub_behind", Key("", "", Cause.UNKNOWN), READ_UNTIL),
+        ("agent_silent", REGION, NOON),
+    ],
+)
+def test_a_wider_cause_is_one_incident_that_lists_its_sites(reason: str, key: Key, started_at: int) -> None:
+    watch = Watch()
+    sites = [Site(site=f"dub{number}", unknown=reason) for number in range(4)]
+    # One has been unknown for long: that was no matter of the whole region yet.
+    sites[2].known_until_us -= 9 * MINUTE
+    watch.see(*sites, now=NOON + 2 * MINUTE)
+    assert list(watch.open) == [key]
+    incident = watch.open[key]
+    assert incident.nodes == ("dub0", "dub1", "dub2", "dub3")
+    assert (incident.reason, incident.node_count, incident.expected_count) == (reason, 4, 4)
+    assert incident.started_at_us == started_at
+
+
+def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
+    watch = Watch()
+    began = NOON + 60 * MINUTE
+    sites = [Site(unknown="agent_silent"), Site(region="us", site="nyc1", unknown="region_behind")]
+    watch.see(*sites, now=began + MINUTE - 1, read_since=began)
+    assert watch.open == {}
+    watch.see(*sites, now=began + MINUTE, read_since=began)
+    assert {each.key: each.started_at_us for each in watch.open.values()} == {
+        UNKNOWN: NOON,
+        Key("us", "", Cause.UNKNOWN): NOON,
+    }
+
+
+def test_a_regions_incident_does_not_end_because_its_sites_vanished() -> None:
+    watch = Watch()
+    lost = [Site(site=f"dub{number}", unknown="agent_silent") for number in range(4)]
+    well = Site(site="cork", known_until_us=NOON + 90 * MINUTE)
+    watch.see(*lost, well, now=NOON + 2 * MINUTE)
+    watch.see(well, now=NOON + 80 * MINUTE)
+    watch.see(well, now=NOON + 90 * MINUTE)
+    assert list(watch.open) == [REGION]
+
+
+@pytest.mark.parametrize("unknown", [None, "agent_silent"])
+@pytest.mark.parametrize(
+    ("was_open", "maintained", "holds", "opened", "closed"),
+    [
+        (False, True, True, False, False),
+        (False, False, True, True, False),
+        (True, True, True, False, False),
+        (True, True, False, False, True),
+        (True, False, False, False, True),
+        (True, False, True, False, False),
+        (False, True, False, False, False),
+    ],
+)
+def test_maintenance_suppresses_creation_alone(
+    was_open: bool, maintained: bool, holds: bool, opened: bool, closed: bool, unknown: str | None
+) -> None:
+    key, watch = STALE if unknown is None else UNKNOWN, Watch()
+
+    def look(minutes: int, holds: bool, maintained: bool) -> list[Incident]:
+        now = NOON + minutes * MINUTE
+        stale = many(20) if holds and unknown is None else {}
+        reason = unknown if holds else None
+        site = Site(stale=stale, unknown=reason, maintained=maintained, known_until_us=NOON if reason else now)
+        return watch.see(site, now=now)
+
+    if was_open:
+        look(2, True, False)
+    changed = [*look(10, holds, maintained), *look(14, holds, maintained)]
+    assert (key in watch.open) == (opened or (was_open and not closed))
+    assert (bool(watch.ended), not was_open and bool(changed)) == (closed, opened)
+
+
+def test_time_in_maintenance_does_not_count_towards_an_incident() -> None:
+    watch = Watch()
+    end = NOON + 10 * MINUTE
+    watch.see(Site(stale=many(20), maintained_until_us=end, known_until_us=end + 29 * SECOND))
+    assert watch.open == {}
+    watch.see(Site(stale=many(20), maintained_until_us=end, known_until_us=end + 30 * SECOND))
+    assert watch.open[STALE].started_at_us == end
+
+
+def test_senders_in_maintenance_open_no_incident() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), planned_count=15, known_until_us=NOON + 60 * MINUTE))
+    assert watch.open == {}
