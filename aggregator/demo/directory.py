@@ -78,10 +78,16 @@ class DemoDirectory:
         """Give the file for what a command prints."""
         return self.logs / f"{name}.log"
 
-    def write_settings(self, played: Scenario, hub_url: str, uplinks: dict[str, str], sites: dict[str, str]) -> None:
-        """Write every settings file. ``uplinks`` are where agents find their regions, ``sites`` the sites' servers."""
+    def write_settings(
+        self, played: Scenario, hub_url: str, uplinks: dict[str, str], sites: dict[str, str], live: str
+    ) -> None:
+        """Write every settings file.
+
+        ``uplinks`` are where agents find their regions, ``sites`` the sites' servers; ``live`` is where the live page
+        is to be, as host and port.
+        """
         self.topology_file.write_text(_topology(hub_url, sites))
-        self.aggregator_file.write_text(_aggregator(played, hub_url, self.tables.relative_to(self.root)))
+        self.aggregator_file.write_text(_aggregator(played, hub_url, self.tables.relative_to(self.root), live))
         for site, region in SITES.items():
             self.agent_file(site).write_text(_agent(played, site, uplinks[region], sites[site]))
             self.script_file(site).write_text(played.script(site))
@@ -105,11 +111,15 @@ def _topology(hub_url: str, sites: dict[str, str]) -> str:
     )
 
 
-def _aggregator(played: Scenario, hub_url: str, tables: Path) -> str:
+def _aggregator(played: Scenario, hub_url: str, tables: Path, live: str) -> str:
+    soon = played.setting(scenario.INCIDENT_AFTER)
     return (
-        "# Where the hub is, and where the tables are: muster-aggregator rollup, sql and report html read this.\n\n"
+        "# Where the hub, the tables and the live page are: muster-aggregator serve, rollup and sql read this.\n\n"
         f"[hub]\nservers = [{_text(hub_url)}]\ndomain = {_text(scenario.HUB)}\n\n[lakehouse]\npath = {_text(tables)}\n"
-        f'registration_interval = "{played.setting(scenario.REGISTRATION_INTERVAL)}"\n'
+        f'registration_interval = "{played.setting(scenario.REGISTRATION_INTERVAL)}"\n\n'
+        f'[live]\nlisten = {_text(live)}\npath = "live.db"\n'
+        f'unknown_after = "{played.setting(scenario.UNKNOWN_AFTER)}"\n\n'
+        f'[live.incidents]\nopen_after = "{soon}"\nunknown_after = "{soon}"\nclose_after = "{soon}"\n'
     )
 
 

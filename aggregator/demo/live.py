@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -102,15 +103,18 @@ class LivePart:
         self._restarted_at = 0
 
     async def start(self) -> None:
-        """Start an agent and a fleet at each site, and wait until senders register; raise NotInTime, CommandFailed.
+        """Start the live service, and an agent and a fleet at each site; wait until senders register.
 
-        Whoever ends a server or an agent meanwhile sees it started again.
+        Whoever ends a server, the service or an agent meanwhile sees it started again. Raise NotInTime, CommandFailed.
         """
         self._crew.accompany(self._stage.keep_running(self._tell_of_ended_server))
+        serve = muster("muster-aggregator", "serve", "--config", self._directory.aggregator_file)
+        await self._crew.start_service("live", scenario.HUB, serve)
         for site in SITES:
             await self._start_agent(site)
         for site in SITES:
-            await self._crew.start(_fleet(site), self._simulate(site))
+            story = ("--script", self._directory.script_file(site), "--truth", self._directory.truth_file(site))
+            await self._crew.start(_fleet(site), self._simulate(site, *story))
         await _until(self._fleets_began, "the simulated fleets begin to register", START_DEADLINE)
 
     async def play(self) -> None:
@@ -152,6 +156,12 @@ class LivePart:
             except TimeoutError:
                 raise NotInTime(f"the first rollup is still at work {ROLLUP_DEADLINE:g} s after the end") from None
         return Aftermath(statuses, (self._stopped_at, self._restarted_at))
+
+    async def go_on(self) -> None:
+        """Start agents and fleets once more, with nothing that goes wrong; raise CommandFailed."""
+        for site in SITES:
+            await self._start_agent(site)
+            await self._crew.start(_fleet(site), self._simulate(site))
 
     def _acts(self) -> list[_Act]:
         said = self._played.said
@@ -226,15 +236,15 @@ class LivePart:
     def _tell_of_ended_server(self, name: str) -> None:
         self._story.event(name, "somebody ended the server: it is started again", Tone.STRONG)
 
-    def _simulate(self, site: str) -> list[str]:
-        played, directory = self._played, self._directory
+    def _simulate(self, site: str, *story: str | Path) -> list[str]:
+        played = self._played
         return muster(
             "muster-agent",
             *("simulate", "--server", self._stage.site_urls[site], "--site", site),
             *("--senders", str(played.senders_per_site), "--rack-size", str(played.rack_size)),
             *("--interval", played.setting(scenario.REGISTRATION_INTERVAL)),
             *("--jitter", played.setting(scenario.JITTER), "--size", "4kB..12kB"),
-            *("--script", directory.script_file(site).absolute(), "--truth", directory.truth_file(site).absolute()),
+            *story,
         )
 
     def _config(self, site: str) -> str:

@@ -13,13 +13,14 @@ from aggregator.demo.crew import crew, run_shown
 from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
 from aggregator.demo.live import Aftermath, LivePart
 from aggregator.demo.outcome import Evidence, judge_all, promises
+from aggregator.demo.ports import free_ports
 from aggregator.demo.processes import CommandFailed
 from aggregator.demo.records import Audit, audit
 from aggregator.demo.scenario import REGIONS, SITES, Scenario
 from aggregator.demo.stage import Stage, servers
 from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.summary import tell_outcome
-from aggregator.demo.watch import watching
+from aggregator.demo.watch import HubWatch, watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.embedded.server import ServerFailed
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
@@ -41,10 +42,13 @@ _EXPECTED = (
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def perform(played: Scenario, root: Path) -> int:
-    """Play it; give the exit code: 0 where every promise was kept, 128 + the signal where one ended it early."""
+async def perform(played: Scenario, root: Path, *, stay: bool = False) -> int:
+    """Play it; give the exit code: 0 where every promise was kept, 128 + the signal where one ended it early.
+
+    ``stay``: where every promise was kept, let agents and senders go on until a signal comes.
+    """
     story = Story()
-    performance = asyncio.create_task(_perform(played, DemoDirectory(root), story))
+    performance = asyncio.create_task(_perform(played, DemoDirectory(root), story, stay=stay))
     received: list[int] = []
 
     def end(number: int) -> None:
@@ -72,37 +76,45 @@ async def perform(played: Scenario, root: Path) -> int:
         return 1
 
 
-async def _perform(played: Scenario, directory: DemoDirectory, story: Story) -> bool:
+async def _perform(played: Scenario, directory: DemoDirectory, story: Story, *, stay: bool) -> bool:
     had_previous = directory.prepare()
     _introduce(story, played, directory, had_previous)
     story.chapter("Servers: a hub, two regions, three sites")
     async with servers(directory) as stage:
-        directory.write_settings(played, stage.hub.url, stage.uplink_urls, stage.site_urls)
+        (port,) = free_ports(1)
+        directory.write_settings(played, stage.hub.url, stage.uplink_urls, stage.site_urls, f"127.0.0.1:{port}")
         _show_servers(story, stage)
         await run_shown(story, "apply", muster("muster-aggregator", "apply", "--config", directory.topology_file))
-        left = await _play(played, directory, stage, story)
-        story.chapter("Tables: Spark reads the hub's archive and works out who was up when")
-        await _make_tables(directory, story)
-        story.chapter("The truth: what the simulators wrote down, held against the tables")
-        found = await audit(stage, left.statuses)
-        kept = _compare(played, directory, story, left, found)
-    tell_where_it_is(story, directory, kept=kept)
+        async with watching(stage, story) as watch, crew(directory, story) as hired:
+            live = LivePart(played, directory, stage, hired, watch, story)
+            left = await _play(played, live, watch, story, f"http://127.0.0.1:{port}/")
+            story.chapter("Tables: Spark reads the hub's archive and works out who was up when")
+            await _make_tables(directory, story)
+            story.chapter("The truth: what the simulators wrote down, held against the tables")
+            found = await audit(stage, left.statuses)
+            kept = _compare(played, directory, story, left, found)
+            tell_where_it_is(story, directory, kept=kept)
+            if kept and stay:
+                await live.go_on()
+                story.text()
+                story.text(f"Agents and senders go on, and http://127.0.0.1:{port}/ shows them, until Ctrl-C.")
+                await asyncio.Event().wait()
     return kept
 
 
-async def _play(played: Scenario, directory: DemoDirectory, stage: Stage, story: Story) -> Aftermath:
-    async with watching(stage, story) as watch, crew(directory, story) as hired:
-        live = LivePart(played, directory, stage, hired, watch, story)
-        story.chapter("Agents and senders: at each site an agent, and a simulated fleet")
-        await live.start()
-        telling = asyncio.create_task(watch.tell())
-        try:
-            story.chapter(f"Life: {played.said(scenario.ENDED_AT)} in which things go wrong")
-            await live.play()
-            story.chapter("The end: agents and senders stop when the hub has everything")
-            return await live.finish()
-        finally:
-            telling.cancel()
+async def _play(played: Scenario, live: LivePart, watch: HubWatch, story: Story, page: str) -> Aftermath:
+    story.chapter("Agents and senders: at each site an agent, and a simulated fleet")
+    await live.start()
+    story.text()
+    story.text(f"Open {page} to watch what follows.", Tone.STRONG)
+    telling = asyncio.create_task(watch.tell())
+    try:
+        story.chapter(f"Life: {played.said(scenario.ENDED_AT)} in which things go wrong")
+        await live.play()
+        story.chapter("The end: agents and senders stop when the hub has everything")
+        return await live.finish()
+    finally:
+        telling.cancel()
 
 
 async def _make_tables(directory: DemoDirectory, story: Story) -> None:
@@ -110,6 +122,7 @@ async def _make_tables(directory: DemoDirectory, story: Story) -> None:
     await run_shown(story, "rollup", muster("muster-aggregator", "rollup", *config))
     page = ("--output", directory.page)
     await run_shown(story, "report html", muster("muster-aggregator", "report", "html", *config, *page))
+    await run_shown(story, "verify", muster("muster-aggregator", "verify", *config))
 
 
 def _compare(played: Scenario, directory: DemoDirectory, story: Story, left: Aftermath, found: Audit) -> bool:

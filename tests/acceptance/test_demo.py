@@ -163,7 +163,7 @@ async def test_the_demo_agrees_with_the_truth_whoever_kills_what_and_leaves_tabl
 async def test_ending_the_demo_leaves_no_process_and_no_port(tmp_path: Path, number: signal.Signals, code: int) -> None:
     async with running_demo(tmp_path / "run") as demo:
         await demo.until_said("senders are new")
-        assert len(demo.processes()) == 12, "six servers, three agents, three fleets"
+        assert len(demo.processes()) == 13, "six servers, the live service, three agents, three fleets"
         demo.process.send_signal(number)
         assert await demo.ended(GONE_DEADLINE) == code
         await nothing_is_left(demo)
