@@ -283,15 +283,22 @@ class View:
         )
 
     def _trust(self, unknown_sites: int, behind: set[str]) -> str:
-        if self.is_hub_behind:
-            return (
-                f"not to be trusted: the hub was last read {format_duration(self.now - self.sourcing.caught_up_at)} ago"
+        caught_up_at = self.sourcing.caught_up_at
+        if self.is_hub_behind or not caught_up_at:
+            ago = (
+                f"last read {format_duration(self.now - caught_up_at)} ago" if caught_up_at else "not read through yet"
             )
+            return f"not to be trusted: the hub was {ago}"
         if behind:
             return f"nothing new comes from {', '.join(sorted(behind))}"
+        count = len(self._sites)
+        if not count:
+            return "no site has been heard of"
+        if unknown_sites == count:
+            return "no site is current"
         if unknown_sites:
-            return f"{unknown_sites} of {len(self._sites)} sites are unknown, all others are current"
-        return f"all {len(self._sites)} sites are current" if self._sites else "no site has been heard of"
+            return f"{unknown_sites} of {count} sites are unknown, all others are current"
+        return f"all {count} sites are current" if count > 1 else "its one site is current"
 
     def _reason_of(self, block: Block) -> UnknownReason | None:
         if self.is_hub_behind:

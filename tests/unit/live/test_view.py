@@ -73,6 +73,14 @@ def test_who_reads_the_hub_late_knows_nothing_and_says_that_first(told: Told) ->
     assert behind.whole.trust.startswith("not to be trusted")
 
 
+def test_how_far_to_trust_is_said_of_no_site_of_one_and_of_a_hub_that_was_never_read_through(told: Told) -> None:
+    assert told.view(LATE - 1).whole.trust == "its one site is current"
+    assert told.view(LATE).whole.trust == "no site is current"
+    assert Told().view(LATE).whole.trust == "no site has been heard of"
+    for never in (told.view(LATE, caught_up_at=0), Told().view(0, caught_up_at=0)):
+        assert never.whole.trust == "not to be trusted: the hub was not read through yet"
+
+
 def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: Told) -> None:
     block = Block("eu-west", "ahead")
     told.at(KNOWN_UNTIL + SECOND, block.new("web1", START), block.watermark(START, KNOWN_UNTIL + HOUR))
