@@ -6,7 +6,7 @@ last word on whether anything is left, and what broke off is asked for again beh
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -29,6 +29,18 @@ _UNAVAILABLE = 503
 _LAGGING = "whoever answers lags behind the leader"
 
 T = TypeVar("T")
+
+
+def batches_of(
+    client: DirectClient, api: str, stream: str, deadline: float, reading: Reading, subjects: Sequence[str] = ()
+) -> StreamConsumer | DirectGets:
+    """Read ``stream`` in batches, in the way that the key allows.
+
+    A consumer gives what is on ``subjects`` alone (none: all); direct gets give all: the reader passes over the rest.
+    """
+    if reading == "direct":
+        return DirectGets(client, api, stream)
+    return StreamConsumer(client, api, stream, deadline, subjects)
 
 
 class ReadFailed(RuntimeError):
@@ -145,7 +157,7 @@ class StreamReader:
         Whoever leaves early closes it before the reader, or its consumer stays for a while.
         """
         following, failures = first, 0
-        async with self._batches(stream) as batches:
+        async with batches_of(self._client, self._api, stream, self._deadline, self._reading) as batches:
             while following <= last:
                 messages, wrong = await batches.fetch(following, last - following + 1)
                 if messages is not None:
@@ -163,11 +175,6 @@ class StreamReader:
                     raise ReadFailed(f"stream {stream}: reading from sequence {following} failed: {wrong}")
                 await asyncio.sleep(PAUSES[failures])
                 failures += 1
-
-    def _batches(self, stream: str) -> StreamConsumer | DirectGets:
-        if self._reading == "direct":
-            return DirectGets(self._client, self._api, stream)
-        return StreamConsumer(self._client, self._api, stream, self._deadline)
 
     async def at_or_after(self, stream: str, sequence: int) -> tuple[int, int] | None:
         """Give sequence and time (microseconds) of the first message there is from ``sequence`` on; raise ReadFailed.

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from aggregator.archive.consumer import NOTHING_LEFT, StreamConsumer
+from aggregator.archive.consumer import NOTHING_LEFT
+from aggregator.archive.reader import batches_of
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
@@ -133,10 +134,11 @@ async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: 
     """Give the messages ``first`` to ``last`` that matter; raise CannotCompare where reading fails."""
     subjects = () if origin.choria_region else FOLDED_SUBJECTS
     client, api = await connect(settings.hub, name="muster-verify", deadline=DEADLINE), api_prefix(settings.hub.domain)
-    async with client, StreamConsumer(client, api, origin.stream, DEADLINE, subjects) as consumer:
+    reading = settings.lakehouse.reading
+    async with client, batches_of(client, api, origin.stream, DEADLINE, reading, subjects) as batches:
         following = first
         while following <= last:
-            messages, wrong = await consumer.fetch(following, 1 << 40)
+            messages, wrong = await batches.fetch(following, 1 << 40)
             if messages is not None:
                 columns = messages.sequences.tolist(), messages.archived_at.tolist()
                 archived = list(map(Archived, columns[0], messages.subjects, columns[1], messages.payloads))

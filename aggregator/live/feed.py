@@ -1,7 +1,8 @@
 """Read the archive on and on, fold what comes, and commit it with its position, a batch at a time.
 
-What is read is filtered by the server: advisories, watermarks and the policy, never registrations. The hub's own time
-and how it gets what the regions hold come with each look at the stream.
+What is read is filtered by the server: advisories, watermarks and the policy, never registrations. A key that may only
+read makes no consumer: with ``reading = "direct"`` everything comes, and the fold passes over the rest. The hub's own
+time and how it gets what the regions hold come with each look at the stream.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ import msgspec
 import nats.errors
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
+from aggregator.archive.direct_gets import DirectGets
+from aggregator.archive.reader import batches_of
+from aggregator.config import Reading
 from aggregator.live.fold import Archived, Changes, Fleet
 from aggregator.live.store import LiveStore, Origin
 from aggregator.live.view import Source, Sourcing
@@ -98,11 +102,12 @@ class Feed:
         stream: str,
         path: Path,
         *,
+        reading: Reading = "consumer",
         choria_region: str = "",
         on_changes: Callable[[Changes], None] = lambda _changes: None,
     ) -> None:
         self._connection, self._stream, self._path = connection, stream, path
-        self._choria_region, self._on_changes = choria_region, on_changes
+        self._reading, self._choria_region, self._on_changes = reading, choria_region, on_changes
         self._api = api_prefix(connection.domain)
         self.fleet = Fleet(choria_region)
         self.store: LiveStore
@@ -204,20 +209,25 @@ class Feed:
         look = asyncio.create_task(self._look_on(client))
         try:
             subjects = () if self._choria_region else FOLDED_SUBJECTS
-            async with StreamConsumer(client, self._api, self._stream, CONNECT_DEADLINE, subjects) as consumer:
+            async with batches_of(
+                client, self._api, self._stream, CONNECT_DEADLINE, self._reading, subjects
+            ) as batches:
                 while not look.done():
-                    await self._read_batch(consumer)
+                    await self._read_batch(client, batches)
             await look
         finally:
             look.cancel()
             await asyncio.gather(look, return_exceptions=True)
 
-    async def _read_batch(self, consumer: StreamConsumer) -> None:
+    async def _read_batch(self, client: DirectClient, batches: StreamConsumer | DirectGets) -> None:
         asked_at = self.sourcing.now
-        messages, wrong = await consumer.fetch(self.fleet.sequence + 1, 1 << 40)
+        messages, wrong = await batches.fetch(self.fleet.sequence + 1, 1 << 40)
         if messages is not None:
             await self._take(messages)
         if wrong == NOTHING_LEFT:
+            if await self._has_more(client):
+                await asyncio.sleep(IDLE)
+                return
             self.wrong = ""
             said, looked_at = self._looked
             self._looked = msgspec.structs.replace(said, caught_up_at=max(said.caught_up_at, asked_at)), looked_at
@@ -225,6 +235,20 @@ class Feed:
         elif messages is None:
             self._say_wrong(wrong)
             await asyncio.sleep(PAUSES[0])
+
+    async def _has_more(self, client: DirectClient) -> bool:
+        """Ask the leader whether it holds more than a mirror that answered a direct get in its place."""
+        if self._reading == "consumer" or self._looked[0].archive_sequence <= self.fleet.sequence:
+            return False
+        subject = f"{self._api}.STREAM.MSG.GET.{self._stream}"
+        body = {"seq": self.fleet.sequence + 1, "next_by_subj": ">"}
+        try:
+            await request_json(client, subject, body, _Found, deadline=CONNECT_DEADLINE)
+        except ApiError as error:
+            if error.err_code == NO_SUCH_MESSAGE:
+                return False
+            raise
+        return True
 
     async def _take(self, messages: Messages) -> None:
         columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads

@@ -117,7 +117,7 @@ class Service:
         lakehouse = settings.lakehouse
         self.feed = Feed(
             settings.hub, lakehouse.archive_stream, settings.live_path,
-            choria_region=lakehouse.choria_region, on_changes=self._on_changes,
+            reading=lakehouse.reading, choria_region=lakehouse.choria_region, on_changes=self._on_changes,
         )  # fmt: skip
         self._told: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}

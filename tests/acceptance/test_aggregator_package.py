@@ -72,7 +72,7 @@ def test_the_page_sets_up_a_hub_and_its_first_rollup(tmp_path: Path) -> None:
         assert "root muster-nats 640" in place.run("stat --format '%U %G %a' /etc/nats/server-key.pem")
         assert "root root 600" in place.run("stat --format '%U %G %a' /etc/muster-aggregator/nats/keys/aggregator.nk")
         place.run("systemctl is-active muster-nats muster-aggregator muster-rollup.timer muster-maintain.timer")
-        place.wait_for("python3 -c 'from urllib.request import urlopen; urlopen(\"http://127.0.0.1:8480/healthz\")'")
+        place.wait_for("python3 -c 'from urllib.request import urlopen; urlopen(\"http://127.0.0.1:8480/readyz\")'")
         streams = place.run("cd /etc/muster-aggregator && muster-aggregator report", code=None)
         assert all(name in streams for name in ("ARCHIVE", "REPORT", "MUSTER_POLICY")), streams
 

@@ -9,7 +9,7 @@ import pytest
 
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
-from tests.support.lakehouse.hub import Block, Hub, said
+from tests.support.lakehouse.hub import Block, Hub, Message, said
 from tests.support.live.live_service import DEADLINE, LiveService, serving
 
 
@@ -58,6 +58,22 @@ def test_fleet_sites_senders_and_story_are_what_the_archive_says(hub: Hub, servi
     story = service.get("senders/eu-west/dub1/nodes/web3")
     assert [each["kind"] for each in story["advisories"]] == ["recovered", "stale", "new"]
     assert [each["sender"] for each in service.get("advisories", limit=2)["advisories"]] == ["web4", "web3"]
+
+
+def test_a_key_that_may_make_no_consumer_is_enough(tmp_path: Path) -> None:
+    denied = 'permissions: { publish: { deny: "$JS.API.CONSUMER.>" } }'
+    users = f"authorization {{ users: [ {{ user: u, password: p, {denied} }} ] }}\nno_auth_user: u"
+    at = now() - MINUTE
+    dub1 = Block("eu-west", "dub1")
+    with Hub(tmp_path / "hub", extra_config=users) as hub:
+        registration = Message("fleet.eu-west.dub1.nodes.registration", b"{}")
+        hub.publish([dub1.new("web1", at), registration, dub1.watermark(at, now()), registration])
+        with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n', reading="direct") as service:
+            assert service.wait_through(4)["counts"]["up"] == 1
+            # What comes later is read too, also where the stream's end was deleted.
+            last = hub.publish([dub1.new("web2", at), registration])
+            hub.request("STREAM.MSG.DELETE.ARCHIVE", {"seq": last})
+            assert service.wait_through(last - 1)["counts"]["up"] == 2
 
 
 def test_a_restart_continues_and_a_rebuild_from_the_archive_says_the_same(hub: Hub, tmp_path: Path) -> None:

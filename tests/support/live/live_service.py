@@ -90,20 +90,24 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[tuple[str, str, Any]]:
             fields = {}
 
 
-def write_settings(directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0) -> Path:
+def write_settings(
+    directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0, reading: str = "consumer"
+) -> Path:
     """Write the aggregator's settings; ``live`` are further lines of ``[live]``, port 0 is any that is free."""
     path = directory / "aggregator.toml"
     path.write_text(
-        f'[hub]\nservers = ["{hub.servers[0]}"]\n[lakehouse]\npath = "lake"\n'
+        f'[hub]\nservers = ["{hub.servers[0]}"]\n[lakehouse]\npath = "lake"\nreading = "{reading}"\n'
         f'[live]\nlisten = "127.0.0.1:{port}"\n{live}'
     )
     return path
 
 
 @contextmanager
-def serving(directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0) -> Iterator[LiveService]:
+def serving(
+    directory: Path, hub: ConnectionSettings, live: str = "", port: int = 0, reading: str = "consumer"
+) -> Iterator[LiveService]:
     """Run the service meanwhile."""
-    path = write_settings(directory, hub, live, port)
+    path = write_settings(directory, hub, live, port, reading)
     with running(directory, "serve", "--config", str(path)) as process:
         said = process.wait_for("serving http://")
         port = int(said.partition("serving http://127.0.0.1:")[2].partition("/")[0])
