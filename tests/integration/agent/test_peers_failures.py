@@ -1,6 +1,6 @@
 """What peers get wrong, each as a test that we pass; the numbers are those in docs/howto/contributor/tests.md.
 
-Failures that other tests already cover stand in that table with their tests' names.
+Failures that other tests already cover stand in that list with their tests' names.
 """
 
 import asyncio
