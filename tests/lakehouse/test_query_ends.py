@@ -121,6 +121,16 @@ def test_a_file_is_there_whole_or_not_at_all_also_when_time_is_up(place: Path, t
         assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_is_not_there_either_where_the_query_does_not_hear_of_its_end(place: Path, tmp_path: Path) -> None:
+    # No time to hear of it.
+    at_once = f"import aggregator.lakehouse.query.watch as watch; watch._GRACE_SECONDS = -1; {_COMMAND}"
+    written = ("--timeout", "3", "--parquet", str(tmp_path / "answer"))
+    with ask(place, *written, ENDLESS, command=at_once) as asked:
+        _, told = asked.communicate(timeout=120)
+        assert (asked.returncode, told) == (1, "Error: no answer within 3 s (--timeout)\n")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_at_the_prompt_the_next_question_is_answered_after_one_that_took_too_long(place: Path) -> None:
     with ask(place, "--timeout", "8") as asked:
         answer, told = asked.communicate(f"{ENDLESS};\nSELECT count(*) AS n FROM losses;\n", timeout=120)

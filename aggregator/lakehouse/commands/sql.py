@@ -99,7 +99,7 @@ def _write_file(open_anew: Callable[..., Tables], query: str, file: Path, timeou
     """Write a file that is there whole, or not at all."""
     unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
     try:
-        with open_anew(output=unfinished) as tables, interruptible(), Watch(tables, timeout):
+        with open_anew(output=unfinished) as tables, interruptible(), Watch(tables, timeout, unfinished):
             statement = tables.read_only_statement(query)
             # Told before the query is run; and DuckDB would write beside a file that is there.
             unfinished.touch()

@@ -1,13 +1,14 @@
 """End a question that takes longer than it may, or that gets nowhere.
 
 DuckDB ends most of them when it is told to. One that waits for what never comes may not hear of it: then the process
-ends, with a line, for whoever only reads leaves nothing half done.
+ends, with a line, and leaves nothing half done.
 """
 
 import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -27,10 +28,11 @@ class Watch:
     """Watch one question to ``tables``. A context manager, which raises TablesUnreadable where it ended it.
 
     ``timeout`` is in seconds of DuckDB's, 0: none; time in which somebody reads the answer does not count.
+    ``unfinished`` is a file that the answer is written to: it goes where the process ends.
     """
 
-    def __init__(self, tables: Tables, timeout: float = 0.0) -> None:
-        self._tables, self._timeout = tables, timeout
+    def __init__(self, tables: Tables, timeout: float = 0.0, unfinished: Path | None = None) -> None:
+        self._tables, self._timeout, self._unfinished = tables, timeout, unfinished
         self._reason: str | None = None
         self._ends_at = 0.0
         self._is_over = threading.Event()
@@ -59,7 +61,7 @@ class Watch:
             now, work = time.monotonic(), time.process_time()
             if self._reason is not None:
                 if now > self._ends_at:
-                    _leave(self._reason)
+                    self._leave(self._reason)
                 continue
             is_asking = self._tables.is_asking
             if not is_asking or work - worked > _WORK_SECONDS:
@@ -69,10 +71,11 @@ class Watch:
             elif now - worked_at > STALLED_SECONDS:
                 self.end(f"the query gets nowhere: no work was done for {STALLED_SECONDS:g} s; ask it otherwise")
 
-
-def _leave(reason: str) -> None:
-    """End the process. Python would wait for the thread that never ends."""
-    echo(f"Error: {reason}", err=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    def _leave(self, reason: str) -> None:
+        """End the process. Python would wait for the thread that never ends."""
+        if self._unfinished is not None:
+            self._unfinished.unlink(missing_ok=True)
+        echo(f"Error: {reason}", err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
