@@ -123,7 +123,7 @@ def test_a_file_is_there_whole_or_not_at_all_also_when_time_is_up(place: Path, t
 
 def test_a_file_is_not_there_either_where_the_query_does_not_hear_of_its_end(place: Path, tmp_path: Path) -> None:
     # No time to hear of it.
-    at_once = f"import aggregator.lakehouse.query.watch as watch; watch._GRACE_SECONDS = -1; {_COMMAND}"
+    at_once = f"import aggregator.lakehouse.query.watch as w; w._GRACE_SECONDS, w._POLL_SECONDS = -1, 0; {_COMMAND}"
     written = ("--timeout", "3", "--parquet", str(tmp_path / "answer"))
     with ask(place, *written, ENDLESS, command=at_once) as asked:
         _, told = asked.communicate(timeout=120)
