@@ -1,10 +1,12 @@
 """Say how incidents, and who is told of them, stand in ``aggregator.toml``."""
 
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Meta
 
-from shared.settings import Duration, Settings
+from shared.settings import Duration, FilePath, Settings, SettingsError
 
 
 class IncidentSettings(Settings, frozen=True):
@@ -32,21 +34,57 @@ class IncidentSettings(Settings, frozen=True):
     ] = 1
 
 
-class AlertmanagerSettings(Settings, frozen=True, tag_field="kind", tag="alertmanager"):
-    """An Alertmanager, which is told through its API v2."""
+class AddressSettings(Settings, frozen=True):
+    """An address, as it is or in a file."""
 
-    url: Annotated[
-        str, Meta(description="its address, such as http://127.0.0.1:9093; one of these for each of a cluster")
-    ]
+    url: Annotated[str, Meta(description="its address, such as http://127.0.0.1:9093; or url_file")] = ""
+    url_file: Annotated[
+        FilePath, Meta(description="file with its address, where that is secret: https://USER:PASSWORD@HOST/PATH")
+    ] = FilePath()
+
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.url_file):
+            raise ValueError("name either url or url_file")
+        if self.url and _parts(self.url).password:
+            raise ValueError("url carries a password, secrets are files: use url_file")
+
+    @property
+    def address(self) -> str:
+        """Give the address; raise SettingsError where its file cannot be read, or where it is none of the web."""
+        url = self.url
+        if self.url_file:
+            try:
+                url = Path(self.url_file).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise SettingsError(f"{self.url_file}: cannot be read: {error}") from error
+        parts = _parts(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise SettingsError(f"{self.url_file or 'url'}: the address must begin with http:// or https://")
+        return url
+
+
+def _parts(url: str) -> SplitResult:
+    wrong = SettingsError("not an address of the web: write for example https://host.example.net/path")
+    try:
+        parts = urlsplit(url)
+        is_whole = parts.port != 0 and url.isprintable() and " " not in url
+    except ValueError:
+        raise wrong from None
+    if not is_whole:
+        raise wrong
+    return parts
+
+
+class AlertmanagerSettings(AddressSettings, frozen=True, tag_field="kind", tag="alertmanager"):
+    """An Alertmanager, which is told through its API v2; one of these for each of a cluster."""
+
     resend_every: Annotated[Duration, Meta(description="how often open incidents are sent again")] = Duration(
         60_000_000
     )
 
 
-class WebhookSettings(Settings, frozen=True, tag_field="kind", tag="webhook"):
+class WebhookSettings(AddressSettings, frozen=True, tag_field="kind", tag="webhook"):
     """An address that is posted one JSON object for each incident that begins or ends."""
-
-    url: Annotated[str, Meta(description="where to post")]
 
 
 class CommandSettings(Settings, frozen=True, tag_field="kind", tag="command"):
@@ -57,10 +95,9 @@ class CommandSettings(Settings, frozen=True, tag_field="kind", tag="command"):
     ]
 
 
-class HeartbeatSettings(Settings, frozen=True, tag_field="kind", tag="heartbeat"):
+class HeartbeatSettings(AddressSettings, frozen=True, tag_field="kind", tag="heartbeat"):
     """An address that is asked from time to time while all is well here: a dead man's switch."""
 
-    url: Annotated[str, Meta(description="what to ask")]
     every: Annotated[Duration, Meta(description="how often")] = Duration(60_000_000)
 
 

@@ -1,16 +1,21 @@
 """Tell receivers of incidents: Alertmanager, a webhook, a command; and tell somebody that all is well.
 
-Every receiver has a loop of its own: one that does not answer delays no other. Alertmanager is sent every open incident
-again and again, as it expects. Its ``endsAt`` lies a day ahead, so that a hub that dies resolves nothing; that it died
-is noticed by the heartbeat, which goes out only while the feed keeps up and whose absence is for its receiver to tell.
+Every receiver has a loop and a thread of its own: one that does not answer delays no other, nor the service.
+Alertmanager is sent every open incident again and again, as it expects. Its ``endsAt`` lies a day ahead, so that a hub
+that dies resolves nothing; that it died is noticed by the heartbeat, which goes out only while the feed keeps up and
+whose absence is for its receiver to tell.
 """
 
 import asyncio
 import logging
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -24,7 +29,6 @@ from aggregator.alert_settings import (
 from aggregator.live.incident_book import IncidentBook, News
 from aggregator.live.incidents import Cause, Incident
 from shared.instants import DAY, SECOND, format_instant
-from shared.settings import SettingsError
 from shared.tables import visible
 
 _LOG: Final = logging.getLogger(__name__)
@@ -69,15 +73,20 @@ class Alerts:
         page: str,
     ) -> None:
         self._book, self._is_well, self._now = book, is_well, now
-        self._heartbeats = [each for each in settings if isinstance(each, HeartbeatSettings)]
+        self._web = _Web(len(settings))
+        self._heartbeats = [
+            (_name("heartbeat", each.address), each.address, each.every / SECOND)
+            for each in settings
+            if isinstance(each, HeartbeatSettings)
+        ]
         self._receivers = [
-            _receiver(each, page, is_well) for each in settings if not isinstance(each, HeartbeatSettings)
+            _receiver(each, page, is_well, self._web) for each in settings if not isinstance(each, HeartbeatSettings)
         ]
         self._woken = [asyncio.Event() for _ in self._receivers]
         self.delivered_count = {receiver.name: 0 for receiver in self._receivers}
-        self.failed_count = {receiver.name: 0 for receiver in self._receivers} | {
-            _name("heartbeat", each.url): 0 for each in self._heartbeats
-        }
+        self.failed_count = dict.fromkeys((*self.delivered_count, *(beat[0] for beat in self._heartbeats)), 0)
+        for receiver in self._receivers:
+            book.introduce(receiver.name)
 
     def wake(self) -> None:
         """Look at once whether there is anything to tell."""
@@ -86,11 +95,14 @@ class Alerts:
 
     async def run(self) -> None:
         """Deliver until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for receiver, woken in zip(self._receivers, self._woken, strict=True):
-                group.create_task(self._serve(receiver, woken))
-            for heartbeat in self._heartbeats:
-                group.create_task(self._beat(heartbeat))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for receiver, woken in zip(self._receivers, self._woken, strict=True):
+                    group.create_task(self._serve(receiver, woken))
+                for heartbeat in self._heartbeats:
+                    group.create_task(self._beat(*heartbeat))
+        finally:
+            self._web.close()
 
     async def _serve(self, receiver: Receiver, woken: asyncio.Event) -> None:
         pause = _FIRST_PAUSE
@@ -117,16 +129,15 @@ class Alerts:
             self.delivered_count[receiver.name] += len(news)
         return bool(news)
 
-    async def _beat(self, heartbeat: HeartbeatSettings) -> None:
-        name = _name("heartbeat", heartbeat.url)
+    async def _beat(self, name: str, url: str, every: float) -> None:
         while True:
             if self._is_well():
                 try:
-                    await _request(heartbeat.url, None)
+                    await self._web.ask(url, None)
                 except Undelivered as error:
                     self.failed_count[name] += 1
-                    _LOG.warning("cannot send the heartbeat to %s: %s", name, error)
-            await asyncio.sleep(heartbeat.every / SECOND)
+                    _LOG.warning("cannot send the %s: %s", name, error)
+            await asyncio.sleep(every)
 
 
 class Words(NamedTuple):
@@ -176,10 +187,10 @@ def address(page: str, incident: Incident) -> str:
 
 
 class _Alertmanager:
-    def __init__(self, settings: AlertmanagerSettings, page: str, is_well: Callable[[], bool]) -> None:
-        self.name = _name("alertmanager", settings.url)
+    def __init__(self, settings: AlertmanagerSettings, page: str, is_well: Callable[[], bool], web: "_Web") -> None:
+        self.name, self._web = _name("alertmanager", settings.address), web
         self.repeats_after: float | None = settings.resend_every / SECOND
-        self._url = settings.url.rstrip("/") + "/api/v2/alerts"
+        self._url = settings.address.rstrip("/") + "/api/v2/alerts"
         self._page, self._is_well = page, is_well
 
     async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
@@ -190,7 +201,7 @@ class _Alertmanager:
         if self._is_well():
             alerts.append(self._watchdog(now_us))
         if alerts:
-            await _request(self._url, msgspec.json.encode(alerts))
+            await self._web.ask(self._url, msgspec.json.encode(alerts))
 
     def _alert(self, incident: Incident, now_us: int) -> dict[str, Any]:
         title, nodes = words(incident)
@@ -219,31 +230,34 @@ class _Alertmanager:
 class _Webhook:
     repeats_after: float | None = None
 
-    def __init__(self, settings: WebhookSettings, page: str) -> None:
-        self.name, self._url, self._page = _name("webhook", settings.url), settings.url, page
+    def __init__(self, settings: WebhookSettings, page: str, web: "_Web") -> None:
+        self._url, self._page, self._web = settings.address, page, web
+        self.name = _name("webhook", self._url)
 
     async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
         for each in news:
-            await _request(self._url, msgspec.json.encode(message(each, self._page)))
+            await self._web.ask(self._url, msgspec.json.encode(message(each, self._page)))
 
 
 class _Command:
     repeats_after: float | None = None
 
     def __init__(self, settings: CommandSettings, page: str) -> None:
-        self.name, self._command, self._page = f"command {settings.command[0]}", settings.command, page
+        program, *arguments = self._command = settings.command
+        self.name = f"command {program}" + (_digest(*arguments) if arguments else "")
+        self._page = page
 
     async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
         for each in news:
             await _run(self._command, msgspec.json.encode(message(each, self._page)) + b"\n")
 
 
-def _receiver(settings: AlertSettings, page: str, is_well: Callable[[], bool]) -> Receiver:
+def _receiver(settings: AlertSettings, page: str, is_well: Callable[[], bool], web: "_Web") -> Receiver:
     match settings:
         case AlertmanagerSettings():
-            return _Alertmanager(settings, page, is_well)
+            return _Alertmanager(settings, page, is_well, web)
         case WebhookSettings():
-            return _Webhook(settings, page)
+            return _Webhook(settings, page, web)
         case CommandSettings():
             return _Command(settings, page)
         case HeartbeatSettings():
@@ -251,25 +265,49 @@ def _receiver(settings: AlertSettings, page: str, is_well: Callable[[], bool]) -
 
 
 def _name(kind: str, url: str) -> str:
-    """Name a receiver without what may be secret in its address: credentials, path and query."""
+    """Name a receiver without what may be secret in its address (credentials, path, query), and as no other."""
     parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise SettingsError(f"{kind}: the address must begin with http:// or https:// and name a host")
-    return f"{kind} {parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    host = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    return f"{kind} {host}" + ("" if url.rstrip("/") == host else _digest(url))
 
 
-async def _request(url: str, body: bytes | None) -> None:
-    """Ask, or post JSON; an answer of the 200s is an acknowledgement."""
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})  # noqa: S310 - checked by _name
-    try:
-        await asyncio.to_thread(_answered, request)
-    except (OSError, ValueError) as error:
-        raise Undelivered(str(error)) from error
+def _digest(*texts: str) -> str:
+    return f" #{blake2b(msgspec.json.encode(texts), digest_size=4).hexdigest()}"
 
 
-def _answered(request: urllib.request.Request) -> None:
-    with urllib.request.urlopen(request, timeout=_DEADLINE) as answer:  # noqa: S310 - as above
-        answer.read(65_536)
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Take a redirect for a refusal: following one would drop what was posted, and be answered with a success."""
+
+    def redirect_request(self, *_args: object) -> None:
+        return None
+
+
+class _Web:
+    """Asks the web, each request in a thread that nothing else waits for."""
+
+    def __init__(self, most: int) -> None:
+        self._threads = ThreadPoolExecutor(max(1, most), "muster-alerts")
+        self._opener = urllib.request.build_opener(_NoRedirects)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def ask(self, url: str, body: bytes | None) -> None:
+        """Ask, or post JSON; an answer of the 200s is an acknowledgement, all else raises Undelivered."""
+        parts, headers = urlsplit(url), {"Content-Type": "application/json"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+            url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        request = urllib.request.Request(url, body, headers)  # noqa: S310 - its settings allow no other scheme
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, self._answered, request)
+        except (OSError, ValueError, HTTPException) as error:
+            raise Undelivered(visible(str(error) or type(error).__name__)[:200]) from error
+
+    def _answered(self, request: urllib.request.Request) -> None:
+        with self._opener.open(request, timeout=_DEADLINE) as answer:
+            answer.read(65_536)
 
 
 async def _run(command: Sequence[str], given: bytes) -> None:

@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS told (
     receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,
     PRIMARY KEY (receiver, incident_id, ended)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS receivers (receiver TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 _KNOWN_MOVES: Final = 10 * SECOND
 MOST_ENDED: Final = 10_000
@@ -105,6 +106,16 @@ class IncidentBook:
         )
         current = [] if before_us else sorted(self.open.values(), key=lambda each: -each.started_at_us)
         return [*current, *map(_read, rows)]
+
+    def introduce(self, receiver: str) -> None:
+        """Have a receiver that is new told of what is open and what comes, and not of all that has ever been."""
+        with self._database as database:
+            if database.execute("INSERT OR IGNORE INTO receivers VALUES (?)", (receiver,)).rowcount:
+                database.execute(
+                    "INSERT OR IGNORE INTO told SELECT ?, incident_id, stage FROM incidents,"
+                    " (SELECT 0 AS stage UNION SELECT 1) WHERE ended_at_us IS NOT NULL",
+                    (receiver,),
+                )
 
     def news(self, receiver: str, limit: int = 100) -> list[News]:
         """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end."""

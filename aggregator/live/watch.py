@@ -48,8 +48,9 @@ class IncidentWatch:
         )
         settings.live_path.parent.mkdir(parents=True, exist_ok=True)
         self.book = IncidentBook(settings.live_path.with_name("incidents.db"), rules)
-        self._settings = settings
-        self._alerts: Alerts | None = None
+        self._service: Service | None = None
+        page = settings.live.page or f"http://{settings.live.listen}"
+        self._alerts = Alerts(self.book, settings.live.alerts, self._is_well, self._now, page)
         self._telling: asyncio.Task[None] | None = None
 
     def routes(self, service: Service) -> Sequence[BaseRoute]:  # noqa: ARG002 - an extension is asked so
@@ -67,10 +68,9 @@ class IncidentWatch:
             held.add_metric([cause], sum(key.cause is cause for key in self.book.open))
         delivered = CounterMetricFamily("muster_live_alerts_delivered", "What was acknowledged", labels=["receiver"])
         failed = CounterMetricFamily("muster_live_alerts_failed", "Failed attempts to tell", labels=["receiver"])
-        if self._alerts is not None:
-            for counts, family in ((self._alerts.delivered_count, delivered), (self._alerts.failed_count, failed)):
-                for receiver, count in counts.items():
-                    family.add_metric([receiver], count)
+        for counts, family in ((self._alerts.delivered_count, delivered), (self._alerts.failed_count, failed)):
+            for receiver, count in counts.items():
+                family.add_metric([receiver], count)
         yield from (held, delivered, failed)
 
     def close(self) -> None:
@@ -85,22 +85,20 @@ class IncidentWatch:
         for incident in changed:
             service.publish("incident", incident)
         if self._telling is None:
-            self._begin(service)
+            self._service = service
+            self._telling = asyncio.create_task(self._alerts.run())
         elif self._telling.done():
             self._telling.result()
-        elif changed and self._alerts is not None:
+        elif changed:
             self._alerts.wake()
 
-    def _begin(self, service: Service) -> None:
-        live = self._settings.live
-        self._alerts = Alerts(
-            self.book,
-            live.alerts,
-            lambda: service.feed.is_ready and not service.feed.wrong,
-            lambda: service.view.now,
-            live.page or f"http://{live.listen}",
-        )
-        self._telling = asyncio.create_task(self._alerts.run())
+    def _is_well(self) -> bool:
+        """Tell whether the feed keeps up: what is connected, and hours behind, is not well."""
+        service = self._service
+        return service is not None and not service.feed.wrong and not service.view.is_hub_behind
+
+    def _now(self) -> int:
+        return self._service.view.now if self._service is not None else 0
 
     async def _get_incidents(self, request: Request) -> Response:
         query = query_of(request, IncidentQuery)

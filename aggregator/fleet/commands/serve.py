@@ -14,6 +14,7 @@ import click
 
 from aggregator.config import AggregatorSettings, config_option, load
 from shared.command_group import examples
+from shared.settings import SettingsError
 from shared.terminal import echo
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def serve(config_path: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         asyncio.run(_serve(settings))
-    except TokensUnreadable as error:
+    except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{settings.live.listen}: {error.strerror or error}") from error

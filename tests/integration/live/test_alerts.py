@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +28,7 @@ from aggregator.live.alerts import WATCHDOG, Alerts, words
 from aggregator.live.incident_book import IncidentBook
 from aggregator.live.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
 from shared.instants import MINUTE, SECOND, parse_instant
-from shared.settings import Duration, SettingsError
+from shared.settings import Duration, FilePath
 from tests.support.nats.free_ports import free_ports
 from tests.support.waiting import until
 
@@ -190,9 +191,77 @@ async def test_a_heartbeat_goes_out_while_all_is_well_and_only_then(book: Incide
     assert inbox.got == []
 
 
-def test_an_address_must_be_one_of_the_web(book: IncidentBook) -> None:
-    with pytest.raises(SettingsError, match="must begin with http"):
-        Alerts(book, [WebhookSettings(url="file:///etc/passwd")], lambda: True, now_us, PAGE)
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n", b"no HTTP at all\r\n"])
+async def test_what_acknowledges_nothing_is_a_failure_and_is_told_again(book: IncidentBook, answer: bytes) -> None:
+    asked: list[bytes] = []
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
+        writer.write(answer if asked[-1].startswith(b"POST") else b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    book.save([an_incident()])
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+        async with telling(book, WebhookSettings(url=url)) as alerts:
+            await until(lambda: sum(alerts.failed_count.values()) == 2, "failed and tried again")
+            assert not any(alerts.delivered_count.values())
+    assert all(line.startswith(b"POST /hook") for line in asked)
+
+
+async def test_two_receivers_at_one_address_are_both_told(book: IncidentBook, inbox: Inbox) -> None:
+    book.save([an_incident()])
+    async with telling(book, WebhookSettings(url=inbox.url)):
+        await until(lambda: len(inbox.got) == 1, "the first told")
+    other = inbox.url.replace("/hook", "/other")
+    async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other)) as alerts:
+        await until(lambda: len(inbox.got) == 2, "the other told")
+        assert sorted(alerts.delivered_count.values()) == [0, 1]
+        assert not any("secret" in name or "hook?" in name for name in alerts.delivered_count)
+
+
+async def test_a_new_receiver_is_not_told_of_what_has_been_over_for_long(book: IncidentBook, inbox: Inbox) -> None:
+    book.save([ended(an_incident())])
+    current = an_incident(1_790_000_000_000_000)
+    book.save([current])
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: any(alerts.delivered_count.values()), "told")
+        assert [json.loads(body)["incident_id"] for body in inbox.got] == [current.incident_id]
+
+
+async def test_a_secret_address_stands_in_a_file(book: IncidentBook, tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.close()
+
+    book.save([an_incident()])
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        (tmp_path / "hook").write_text(f"http://ann:p%40ss@127.0.0.1:{port}/T0/secret\n")
+        async with telling(book, WebhookSettings(url_file=FilePath(tmp_path / "hook"))) as alerts:
+            await until(lambda: any(alerts.delivered_count.values()), "told")
+            assert all(name.startswith(f"webhook http://127.0.0.1:{port} #") for name in alerts.delivered_count)
+    assert asked[0].startswith(b"POST /T0/secret HTTP/1.1")
+    assert b"Authorization: Basic " + b64encode(b"ann:p@ss") in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        ("file:///etc/passwd", "must begin with http"),
+        ("https://host.example.net:port/x", "not an address of the web"),
+        ("https://host.example.net/a b", "not an address of the web"),
+        ("https://ann:secret@host.example.net/", "secrets are files"),
+        ("", "either url or url_file"),
+    ],
+)
+def test_an_address_must_be_one_of_the_web(book: IncidentBook, url: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong) as refused:
+        Alerts(book, [WebhookSettings(url=url)], lambda: True, now_us, PAGE)
+    assert "secret@" not in str(refused.value)
 
 
 def test_an_incident_reads_as_a_sentence() -> None:
