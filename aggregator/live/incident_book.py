@@ -60,8 +60,8 @@ class IncidentBook:
 
     def look(self, view: View) -> list[Incident]:
         """Judge the fleet as it is; write and give what opened, changed or closed."""
-        ended = _ended_maintenance(view.fleet, view.now)
-        seen = [_SeenSite(view, region, site, ended) for region, site in view.site_names]
+        over = ended_maintenance(view.fleet, view.now)
+        seen = [SeenSite(view, region, site, over) for region, site in view.site_names]
         if not self._read_since or view.is_hub_behind:
             self._read_since = view.now
         times = HubTimes(view.now, view.sourcing.caught_up_at, self._read_since)
@@ -135,10 +135,13 @@ class IncidentBook:
                 database.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", rows)
 
 
-class _SeenSite:
-    """A site as incidents ask for it. Counts are by what was told last: retired senders aside, all are expected."""
+class SeenSite:
+    """A site as incidents ask for it: the port ``incidents.SiteView``.
 
-    def __init__(self, view: View, region: str, site: str, ended_maintenance: dict[Scope, int]) -> None:
+    Counts are by what was told last: retired senders aside, all are expected.
+    """
+
+    def __init__(self, view: View, region: str, site: str, over: dict[Scope, int]) -> None:
         self.region, self.site, self._view = region, site, view
         fleet, numbers = view.fleet, view.numbers_of(region, site)
         told = [fleet.counts[number] for number in numbers]
@@ -152,21 +155,24 @@ class _SeenSite:
         self.unknown: str | None = next((reason for reason in map(view.reason, numbers) if reason is not None), None)
         scopes = [Scope(region), Scope(region, site)]
         scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]
-        self.maintained_until_us = max(ended_maintenance.get(scope, 0) for scope in scopes)
+        self.maintained_until_us = max(over.get(scope, 0) for scope in scopes)
         self.planned_count = sum(len(fleet.stale[number]) for number in planned)
         for number in set(numbers) - set(planned):
             names = view.planned_senders(number)
             self.planned_count += sum(fleet.members[number][name] in fleet.stale[number] for name in names)
 
     def stale_at(self, rank: int) -> int:
+        """Give when so many of those that are stale now had become so."""
         at = self._view.fleet.senders.at
         return heapq.nsmallest(rank, (at[sender] for sender in self._stale))[-1]
 
     def silent_at(self, rank: int) -> int:
+        """Give when so many of those that are stale now had been heard last."""
         since = self._view.fleet.senders.since
         return heapq.nsmallest(rank, (since[sender] for sender in self._stale))[-1]
 
     def stale_senders(self, most: int) -> list[str]:
+        """Name up to ``most`` of the stale senders, the first to become so first."""
         senders = self._view.fleet.senders
         first = heapq.nsmallest(most, ((senders.since[each], senders.names[each]) for each in self._stale))
         return [name for _, name in first]
@@ -177,7 +183,7 @@ class _SeenSite:
         return (each for number in self._view.numbers_of(self.region, self.site) for each in fleet.stale[number])
 
 
-def _ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:
+def ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:
     """Give when the last maintenance of each scope as a whole ended: at its end, or when it was taken back."""
     cancelled = {
         (each.stream_created_at, each.order.revision): each.given_at

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
 """What a sender is by what was told: UNHEARD and LOST are unknown for reasons of its own (``api.UnknownReason``)."""
@@ -11,32 +11,6 @@ LIVING = frozenset((UP, STALE, UNHEARD, LOST))
 
 _ID_BYTES = 16
 _GROWTH = 4_096
-
-
-class Place(NamedTuple):
-    """Where an advisory stands among its sender's: the lesser comes first."""
-
-    at: int
-    rank: int
-    event: bytes
-
-
-class SenderRecord(NamedTuple):
-    """All of one sender, as it is stored."""
-
-    sender: int
-    block: int
-    name: str
-    state: int
-    word: int
-    rank: int
-    at: int
-    last_seen: int
-    since: int
-    floor: int
-    event: bytes
-    head: int
-    until: int
 
 
 class Senders:
@@ -86,7 +60,7 @@ class Senders:
         self.until.pop(sender, None)
 
     def records(self, senders: Sequence[int]) -> Iterable[tuple[Any, ...]]:
-        """Give all of some senders (the fields of SenderRecord), to be stored."""
+        """Give all of some senders (the columns of the table ``sender``, in its order), to be stored."""
         columns: tuple[Any, ...] = (
             self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
             self.events, self.head,
@@ -96,7 +70,7 @@ class Senders:
         return zip(senders, *(map(column.__getitem__, senders) for column in columns), untils, strict=False)
 
     def restore(self, records: Iterable[tuple[Any, ...]]) -> None:
-        """Add senders as they were stored (the fields of SenderRecord), in the order of their numbers."""
+        """Add senders as they were stored (the columns of the table ``sender``), in the order of their numbers."""
         columns: tuple[Any, ...] = (
             self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
             self.events, self.head,

@@ -4,10 +4,9 @@ A block whose vouched time ends longer ago than ``unknown_after`` is unknown, wh
 observer's own faults (the hub, a region's source) are named before the site's. Pure: the instant is an argument.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 import msgspec
 
@@ -52,21 +51,13 @@ class Sourcing(msgspec.Struct, frozen=True):
     sources: Mapping[str, Source] = {}
 
 
-class StaleSender(NamedTuple):
-    """A sender that is stale; ``since`` in microseconds."""
-
-    block: str
-    sender: str
-    since: int
-
-
 class View:
     """The state as of ``sourcing.now``. Blocks go by their numbers; ``unknown_after`` is in microseconds."""
 
     def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int) -> None:
         self.fleet, self.sourcing, self.unknown_after = fleet, sourcing, unknown_after
         self.now = sourcing.now
-        self.is_hub_behind = self.now - sourcing.caught_up_at > unknown_after
+        self.is_hub_behind = not sourcing.caught_up_at or self.now - sourcing.caught_up_at > unknown_after
         self._planned = standing_maintenance(fleet, self.now)
         self._reasons = [self._reason_of(block) for block in fleet.blocks]
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -148,29 +139,6 @@ class View:
         """Give region and site of each."""
         return list(self._sites)
 
-    @cached_property
-    def watched_sites(self) -> "list[WatchedSite]":
-        """Give every site as incidents look at it."""
-        return [WatchedSite(self, site) for site in self.sites]
-
-    @property
-    def has_maintenance(self) -> bool:
-        """Tell whether anything is in maintenance now."""
-        return bool(self._planned)
-
-    @cached_property
-    def ended_maintenance(self) -> list[tuple[Scope, int]]:
-        """Give whom maintenance without names was for that has ended, and when it did."""
-        cancelled = _cancelled(self.fleet)
-        return [
-            (each.scope, each.order.ended_at_us)
-            for key, each in self.fleet.revisions.items()
-            if isinstance(each.order, DeclareMaintenance)
-            and not each.order.sender_ids
-            and each.order.ended_at_us <= self.now
-            and key not in cancelled
-        ]
-
     def numbers_of(self, region: str, site: str) -> list[int]:
         """Give the numbers of a site's blocks; none where nothing was told of it."""
         return self._sites.get((region, site), [])
@@ -188,10 +156,11 @@ class View:
         state = _state_of(counts, is_unknown=bool(unknown), in_maintenance=all(block.maintenance for block in blocks))
         changed_at = max(self.fleet.blocks[number].changed_at for number in numbers)
         known_until = min(block.known_until_us for block in blocks)
+        stale_sets = [self.fleet.stale[number] for number in numbers]
         since = {
             State.UNKNOWN: min((block.known_until_us for block in unknown), default=known_until),
             State.STALE: min(
-                (min(map(self.fleet.senders.since.__getitem__, stale)) for stale in self._stale_of(numbers) if stale),
+                (min(map(self.fleet.senders.since.__getitem__, stale)) for stale in stale_sets if stale),
                 default=changed_at,
             ),
             State.MAINTENANCE: max((each.maintenance.started_at_us for each in blocks if each.maintenance), default=0),
@@ -226,18 +195,6 @@ class View:
             maintenance=self.maintenance(number),
         )
 
-    def _stale_of(self, numbers: list[int]) -> list[set[int]]:
-        return [self.fleet.stale[number] for number in numbers]
-
-    def stale_senders(self, region: str, site: str) -> list[StaleSender]:
-        """List whom a site's last words call stale, also where that is not known any more."""
-        senders = self.fleet.senders
-        return [
-            StaleSender(self.fleet.blocks[number].block, senders.names[sender], senders.since[sender])
-            for number in self.numbers_of(region, site)
-            for sender in self.fleet.stale[number]
-        ]
-
     @cached_property
     def whole(self) -> FleetView:
         """Give the whole fleet."""
@@ -256,6 +213,7 @@ class View:
                 unknown_sites.add((block.region, block.site))
         for place, (region, _) in enumerate(self._sites):
             regions.setdefault(region, []).append(place)
+        unknown_of = Counter(region for region, _ in unknown_sites)
         behind = {region for region in {*regions, *self.sourcing.sources} if self._is_source_behind(region)}
         return FleetView(
             counts=total,
@@ -264,7 +222,7 @@ class View:
                     region=region,
                     counts=by_region.get(region, Counts()),
                     site_count=len(regions.get(region, ())),
-                    unknown_site_count=sum(each[0] == region for each in unknown_sites),
+                    unknown_site_count=unknown_of[region],
                     source_lag=source.lag,
                     source_silent_us=source.silent_us,
                     source_error=source.error,
@@ -284,7 +242,7 @@ class View:
 
     def _trust(self, unknown_sites: int, behind: set[str]) -> str:
         caught_up_at = self.sourcing.caught_up_at
-        if self.is_hub_behind or not caught_up_at:
+        if self.is_hub_behind:
             ago = (
                 f"last read {format_duration(self.now - caught_up_at)} ago" if caught_up_at else "not read through yet"
             )
@@ -330,65 +288,14 @@ def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
     return UnknownReason.ORDINALS_MISSING if block.missing_count else UnknownReason.AGENT_BEHIND
 
 
-class WatchedSite:
-    """What decides whether a site is in trouble: the port ``incidents.SiteView``. What costs is looked up late."""
-
-    def __init__(self, view: View, shown: SiteView) -> None:
-        self._view, self._shown = view, shown
-        self._numbers = view.numbers_of(shown.region, shown.site)
-        told = [view.fleet.counts[number] for number in self._numbers]
-        self.region, self.site = shown.region, shown.site
-        self.stale_count = sum(each[STALE] for each in told)
-        self.expected_count = self.stale_count + sum(each[UP] for each in told)
-        self.retired_count = sum(each[RETIRED] for each in told)
-        blocks = [view.fleet.blocks[number] for number in self._numbers]
-        self.observed_since_us = max(block.known_since for block in blocks)
-        self.known_until_us = shown.known_until_us
-        self.unknown: str | None = shown.reason
-
-    @property
-    def planned_count(self) -> int:
-        """Count the stale senders that are in maintenance."""
-        if not self._view.has_maintenance:
-            return 0
-        count, senders = 0, self._view.fleet.senders
-        for number in self._numbers:
-            if self._view.maintenance(number) is not None:
-                count += len(self._view.fleet.stale[number])
-            else:
-                planned, members = self._view.planned_senders(number), self._view.fleet.members[number]
-                count += sum(senders.state[members[name]] == STALE for name in planned)
-        return count
-
-    @property
-    def maintained(self) -> bool:
-        """Tell whether all of the site is in maintenance."""
-        return all(self._view.maintenance(number) is not None for number in self._numbers)
-
-    @property
-    def maintained_until_us(self) -> int:
-        """Say when the last maintenance of all of it ended; 0: there was none."""
-        site = Scope(self.region, self.site)
-        return max((end for scope, end in self._view.ended_maintenance if scope.covers(site)), default=0)
-
-    def stale_at(self, rank: int) -> int:
-        """Give when the ``rank``-th (from 1) of the stale senders became so."""
-        return self._stale[rank - 1].since
-
-    def stale_senders(self, most: int) -> list[str]:
-        """Name up to ``most`` of the stale senders, the first to become so first."""
-        return [each.sender for each in self._stale[:most]]
-
-    @cached_property
-    def _stale(self) -> list[StaleSender]:
-        found = self._view.stale_senders(self.region, self.site)
-        return sorted(found, key=lambda each: (each.since, each.sender))
-
-
 def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
     """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
-    cancelled = _cancelled(fleet)
+    cancelled = {
+        (each.stream_created_at, each.order.revision)
+        for each in fleet.revisions.values()
+        if isinstance(each.order, CancelMaintenance)
+    }
     for key, each in fleet.revisions.items():
         order = each.order
         if (
@@ -398,15 +305,6 @@ def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance
         ):
             found[each.scope].append(maintenance_of(each.revision, each.scope, order, each.author))
     return dict(found)
-
-
-def _cancelled(fleet: Fleet) -> set[tuple[int, int]]:
-    """Name the revisions that were taken back."""
-    return {
-        (each.stream_created_at, each.order.revision)
-        for each in fleet.revisions.values()
-        if isinstance(each.order, CancelMaintenance)
-    }
 
 
 def maintenance_of(revision: int, scope: Scope, order: DeclareMaintenance, author: str) -> Maintenance:

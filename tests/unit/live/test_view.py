@@ -5,6 +5,7 @@ import pytest
 from aggregator.archive.reach import SKEW
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.fold import Archived, Fleet
+from aggregator.live.incident_book import SeenSite, ended_maintenance
 from aggregator.live.view import Source, Sourcing, View
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
@@ -81,6 +82,12 @@ def test_how_far_to_trust_is_said_of_no_site_of_one_and_of_a_hub_that_was_never_
         assert never.whole.trust == "not to be trusted: the hub was not read through yet"
 
 
+def test_before_anything_was_read_nothing_is_known(told: Told) -> None:
+    early = View(told.fleet, Sourcing(), AFTER)
+    assert early.reason(0) is UnknownReason.HUB_BEHIND
+    assert early.whole.trust.startswith("not to be trusted")
+
+
 def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: Told) -> None:
     block = Block("eu-west", "ahead")
     told.at(KNOWN_UNTIL + SECOND, block.new("web1", START), block.watermark(START, KNOWN_UNTIL + HOUR))
@@ -123,10 +130,11 @@ def test_maintenance_stands_before_unknown_and_stale_and_ends_when_it_is_over_or
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 1, START, window))
     late = told.view(LATE)
     assert (late.counts(0), late.site("eu-west", "dub1").state) == (Counts(maintenance=2), State.MAINTENANCE)
-    watched = late.watched_sites[0]
-    assert (watched.maintained, watched.planned_count, watched.stale_count, watched.expected_count) == (True, 1, 1, 2)
+    seen = SeenSite(late, "eu-west", "dub1", ended_maintenance(told.fleet, LATE))
+    assert (seen.maintained, seen.planned_count, seen.stale_count, seen.expected_count) == (True, 1, 1, 2)
     over = told.view(LATE + HOUR)
-    assert (over.maintenance(0), over.watched_sites[0].maintained_until_us) == (None, LATE + HOUR)
+    seen = SeenSite(over, "eu-west", "dub1", ended_maintenance(told.fleet, LATE + HOUR))
+    assert (over.maintenance(0), seen.maintained_until_us) == (None, LATE + HOUR)
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 2, START, CancelMaintenance(1)))
     assert told.view(LATE).counts(0) == Counts(unknown=2)
 
