@@ -204,6 +204,8 @@ class Feed:
         for suffix in ("-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         self.fleet = Fleet(self._choria_region)
+        # Nothing of the new archive was read yet: what it tells of the past is no news, and opens no incident.
+        self._looked = Sourcing(), time.monotonic()
 
     async def _read(self, client: DirectClient) -> None:
         look = asyncio.create_task(self._look_on(client))

@@ -46,15 +46,17 @@ from aggregator.live.metrics import LiveCollector
 from aggregator.live.openapi import Endpoint, document
 from aggregator.live.store import StoreReader
 from aggregator.live.view import Sourcing, View
-from shared.instants import HOUR, MINUTE
+from shared.instants import HOUR, MINUTE, SECOND
 
 TICK = 1.0
 """Seconds between two looks at the state."""
 PING = 15
-"""Seconds of silence after which a listener is sent a comment, and within which it must take what it is sent."""
+"""Seconds of silence after which a listener is sent a comment."""
 MOST_ADVISORIES = 200
 """So many advisories of one look are published; of more, the last ones."""
 MOST_BODY = 1 << 20
+MOST_READERS = 4
+"""So many questions are looked up at once, and others wait: threads are left for what is to be committed."""
 _STORY = "/senders/{region}/{site}/{block}/{sender:text}"
 
 T = TypeVar("T")
@@ -124,6 +126,7 @@ class Service:
         self._fleet: FleetView | None = None
         self._sampled_at = 0
         self._readers: list[StoreReader] = []
+        self._reading = asyncio.Semaphore(MOST_READERS)
         self._view: View | None = None
         self._viewed_at = 0.0
         registry = CollectorRegistry(auto_describe=False)
@@ -163,16 +166,16 @@ class Service:
         if not self.feed.is_open:
             raise HTTPException(503, f"nothing was read yet: {self.feed.wrong}")
         path = self.settings.live_path
-        reader = (
-            self._readers.pop() if self._readers else await asyncio.to_thread(StoreReader, path, self.feed.restored)
-        )
-        if reader.generation != self.feed.restored:
-            reader.close()
-            reader = await asyncio.to_thread(StoreReader, path, self.feed.restored)
-        try:
-            yield reader
-        finally:
-            self._readers.append(reader)
+        async with self._reading:
+            while self._readers and self._readers[-1].generation != self.feed.restored:
+                self._readers.pop().close()
+            reader = (
+                self._readers.pop() if self._readers else await asyncio.to_thread(StoreReader, path, self.feed.restored)
+            )
+            try:
+                yield reader
+            finally:
+                self._readers.append(reader)
 
     def app(self) -> ASGIApp:
         """Give the application that answers."""
@@ -188,6 +191,9 @@ class Service:
 
     def _on_changes(self, changes: Changes) -> None:
         self.message_count += changes.message_count
+        if not self.feed.is_ready:
+            # What an archive had told before is no news.
+            return
         rows = [_row(self.feed.fleet, each) for each in changes.told[-MOST_ADVISORIES:]]
         self._told = [*self._told, *rows][-MOST_ADVISORIES:]
 
@@ -196,13 +202,12 @@ class Service:
             await asyncio.sleep(TICK)
             view = self.view
             if not view.sourcing.caught_up_at:
-                # What an archive had told before is no news, and a view from before it was read knows nothing.
-                self._told = []
+                # A view from before the archive was read knows nothing.
                 continue
             self._publish(view)
             for extension in self.extensions:
                 await extension.look(self, view)
-            self._sample(view)
+            await self._sample(view)
 
     def _publish(self, view: View) -> None:
         if view.whole != self._fleet:
@@ -224,13 +229,12 @@ class Service:
                 self._shown[site.region, site.site] = shown
                 yield site
 
-    def _sample(self, view: View) -> None:
+    async def _sample(self, view: View) -> None:
         minute = view.now - view.now % MINUTE
         if minute <= self._sampled_at:
             return
         self._sampled_at = minute
-        with self.feed.store.transaction() as database:
-            self.feed.store.sample(database, HistoryPoint(minute, view.whole.counts))
+        await asyncio.to_thread(self.feed.store.sample, HistoryPoint(minute, view.whole.counts))
 
     def _endpoints(self) -> list[Endpoint]:
         own = [
@@ -318,7 +322,8 @@ class Service:
             async for event in broadcast.listen(last_id):
                 yield ServerSentEvent(event.data.decode(), event=event.name, id=broadcast.id_of(event))
 
-        return EventSourceResponse(events(), ping=PING, send_timeout=PING)
+        patience = self.settings.live.drop_listener_after / SECOND
+        return EventSourceResponse(events(), ping=PING, send_timeout=patience)
 
     async def _post_operation(self, request: Request) -> Response:
         if self.guard.right_of(request.headers) < Right.OPERATE:

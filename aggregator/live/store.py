@@ -89,7 +89,7 @@ class LiveStore:
     """The file. One writer; whoever only reads opens a connection of its own (``read_only``)."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._writing = path, threading.Lock()
+        self.path, self._writing, self._is_closed = path, threading.RLock(), False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -110,6 +110,7 @@ class LiveStore:
     def close(self) -> None:
         """Close the file, once a transaction that is under way has ended."""
         with self._writing:
+            self._is_closed = True
             self._database.close()
 
     def load(self, origin: Origin) -> Fleet | None:
@@ -184,14 +185,21 @@ class LiveStore:
             (VERSION, *origin, fleet.sequence, fleet.known_through),
         )
 
-    def sample(self, database: sqlite3.Connection, point: HistoryPoint) -> None:
-        """Note the fleet's counts at an instant, and let go of those that are older than ``HISTORY``."""
+    def sample(self, point: HistoryPoint) -> None:
+        """Note the fleet's counts at an instant, and let go of those that are older than ``HISTORY``.
+
+        It may wait for a commit. Where the file was closed meanwhile, nothing is noted.
+        """
         counts = point.counts
-        database.execute(
-            "INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?, ?, ?)",
-            (point.at_us, counts.up, counts.stale, counts.unknown, counts.maintenance, counts.retired),
-        )
-        database.execute("DELETE FROM history WHERE at < ?", (point.at_us - HISTORY,))
+        with self._writing:
+            if self._is_closed:
+                return
+            with self.transaction() as database:
+                database.execute(
+                    "INSERT OR REPLACE INTO history VALUES (?, ?, ?, ?, ?, ?)",
+                    (point.at_us, counts.up, counts.stale, counts.unknown, counts.maintenance, counts.retired),
+                )
+                database.execute("DELETE FROM history WHERE at < ?", (point.at_us - HISTORY,))
 
 
 def stored_position(path: Path, origin: Origin) -> int | None:

@@ -18,6 +18,10 @@ class CommandProcess:
         self._process, self._output = process, output
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def said(self) -> str:
         return self._output.read_text()
 

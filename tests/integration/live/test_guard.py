@@ -6,6 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.config import LiveSettings
 from aggregator.live.guard import HEADERS
+from aggregator.live.service import MOST_READERS
 from shared.instants import MINUTE
 from tests.integration.live.test_serve import now
 from tests.support.lakehouse.hub import Block, Hub
@@ -50,7 +52,7 @@ def guarded(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     for name, token in (("read", READ), ("operate", OPERATE)):
         (directory / name).write_text(f"# whose it is\n{hashlib.sha256(token.encode()).hexdigest()}  {name}\n")
     tokens = 'read_token_file = "read"\noperate_token_file = "operate"\n'
-    others = 'hosts = ["muster.example.net"]\nunknown_after = "1h"\n'
+    others = 'hosts = ["muster.example.net"]\nunknown_after = "1h"\ndrop_listener_after = "1s"\n'
     with serving(directory, hub.connection, tokens + others) as service:
         wait_for(lambda: service.request("/readyz", headers=bearer(READ)).status == 200)
         yield service
@@ -176,6 +178,14 @@ def test_a_listener_who_stands_still_delays_nobody_and_is_dropped(hub: Hub, guar
             last = hub.publish([block.new(f"{block.ordinal}-{'x' * 16_000}", at) for _ in range(200)])
             while guarded.request("/api/v1/fleet", headers=bearer(READ)).json["sequence"] < last:
                 assert time.monotonic() < ends_at, guarded.process.said
+
+
+def test_many_who_ask_at_once_open_few_files(guarded: LiveService) -> None:
+    with ThreadPoolExecutor(50) as askers:
+        answers = list(askers.map(lambda _: status(guarded, "/api/v1/senders?search=x", bearer(READ)), range(200)))
+    assert answers == [200] * 200
+    files = Path(f"/proc/{guarded.process.pid}/fd").iterdir()
+    assert sum(file.readlink().name == "live.db" for file in files) <= 1 + MOST_READERS
 
 
 async def test_an_address_that_is_open_to_others_needs_tls_or_a_proxy_and_tokens(tmp_path: Path) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.live.feed import Feed
+from aggregator.live.view import Sourcing
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Hub, Message, said
 from tests.support.live.live_service import DEADLINE, LiveService, serving
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -192,3 +195,21 @@ def test_an_archive_that_was_created_again_is_read_anew_and_the_old_state_set_as
             assert time.monotonic() < ends_at, service.process.said
             time.sleep(0.1)
     assert (tmp_path / "lake" / "live.db.before").exists()
+
+
+async def test_what_was_read_of_an_archive_that_is_gone_does_not_stand_for_the_next(hub: Hub, tmp_path: Path) -> None:
+    feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db")
+    reading = asyncio.create_task(feed.run())
+    try:
+        await until(lambda: feed.is_ready, "read")
+        for subject in ("DELETE.REPORT", "DELETE.ARCHIVE"):
+            await asyncio.to_thread(hub.request, f"STREAM.{subject}")
+        await asyncio.to_thread(hub.create_archive)
+        await until(lambda: feed.restored, "set aside")
+        # It begins anew after a pause: meanwhile nothing is known, whoever was known before.
+        assert (feed.is_ready, feed.sourcing) == (False, Sourcing())
+        await until(lambda: feed.is_ready, "read anew")
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        feed.close()
