@@ -156,14 +156,15 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
         ((mark, life) for life in begun for mark in life.waiting), key=lambda each: (each[0].through, each[0].reached)
     )
     kept: dict[str, list[Mark]] = {life.incarnation: [] for life in begun}
+    lacks = False
     for mark, life in waiting:
         if put_back_from and mark.begun_at >= put_back_from:
             continue
-        is_whole = not life.is_before_all(mark.reached, is_first=life is first)
-        is_whole = is_whole and all(
-            other.missing(reached, is_first=other is first) == 0 for other, reached in _latest(begun, life, mark)
+        # Counts only grow, but for a store that was put back: what one mark lacks, all later ones do.
+        lacks = (lacks and not put_back_from) or any(
+            other.missing(reached, is_first=other is first) for other, reached in _latest(begun, life, mark)
         )
-        if is_whole:
+        if not lacks and not life.is_before_all(mark.reached, is_first=life is first):
             kept = {incarnation: [] for incarnation in kept}
             life.vouch(mark)
             yield mark
@@ -176,7 +177,10 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
 def _settled_alone(life: Life) -> Iterator[Mark]:
     whole = 0
     for number, mark in enumerate(life.waiting, start=1):
-        if life.missing(mark.reached, is_first=True) == 0 and not life.is_before_all(mark.reached, is_first=True):
+        if life.missing(mark.reached, is_first=True):
+            # Counts only grow: what one mark lacks, all later ones do.
+            break
+        if not life.is_before_all(mark.reached, is_first=True):
             whole = number
             life.vouch(mark)
             yield mark

@@ -1,9 +1,12 @@
 """Why a block is unknown now, and what is counted meanwhile; whatever is not known is never called down."""
 
+from collections import Counter
+
 import pytest
 
 from aggregator.archive.reach import SKEW
 from aggregator.live.api import Counts, State, UnknownReason
+from aggregator.live.coverage import Life
 from aggregator.live.fold import Archived, Fleet
 from aggregator.live.incident_book import SeenSite, ended_maintenance
 from aggregator.live.view import Source, Sourcing, View
@@ -157,3 +160,22 @@ def test_who_was_unheard_is_unknown_until_then_and_gone_afterwards(told: Told) -
     assert told.view(KNOWN_UNTIL).counts(1) == Counts(unknown=1)
     told.at(until, block.watermark(START, until))
     assert told.view(until).counts(1) == Counts(retired=1)
+
+
+def test_an_advisory_that_never_comes_costs_each_later_watermark_the_same(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, missing = Counter[str](), Life.missing
+
+    def counted(life: Life, reached: int, *, is_first: bool) -> int:
+        looked["missing"] += 1
+        return missing(life, reached, is_first=is_first)
+
+    monkeypatch.setattr(Life, "missing", counted)
+    holed = Block("eu-west", "holed", ordinal=1)
+    told.at(START, holed.new("web1", START))
+    holed.ordinal += 1
+    for minute in range(1, 200):
+        at = START + minute * MINUTE
+        told.at(at, holed.stale("web1", at) if minute % 2 else holed.recovered("web1", at), holed.watermark(START, at))
+    assert 200 < looked["missing"] < 4 * 200
