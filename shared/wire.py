@@ -187,18 +187,18 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     observed_through_us: int
     stream: str
     incarnation: str
-    sequence: int
-    advisory_ordinal: int
+    sequence: Int64
+    advisory_ordinal: Int64
     senders: dict[str, int]
     outbox: dict[str, int]
     counters: dict[str, dict[str, int]]
-    stale_after: int
-    retire_after: int
-    blind_after: int
-    policy_revision: int
+    stale_after: Int64
+    retire_after: Int64
+    blind_after: Int64
+    policy_revision: Int64
     version: str
     boot_id: str
-    rebuilt_at_us: int = 0
+    rebuilt_at_us: Int64 = 0
 
 
 _FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")

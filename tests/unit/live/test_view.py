@@ -2,8 +2,10 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
+from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reach import SKEW
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.coverage import Life
@@ -179,3 +181,11 @@ def test_an_advisory_that_never_comes_costs_each_later_watermark_the_same(
         at = START + minute * MINUTE
         told.at(at, holed.stale("web1", at) if minute % 2 else holed.recovered("web1", at), holed.watermark(START, at))
     assert 200 < looked["missing"] < 4 * 200
+
+
+@pytest.mark.parametrize("name", ["advisory_ordinal", "stale_after", "blind_after", "rebuilt_at_us", "sequence"])
+def test_a_watermark_with_a_number_that_no_store_holds_is_refused(told: Told, name: str) -> None:
+    message = Block("eu-west", "large").watermark(START, START + MINUTE)
+    body = msgspec.json.decode(message.body) | {name: 1 << 64}
+    told.at(START + MINUTE, message._replace(body=msgspec.json.encode(body)))
+    assert (told.fleet.refused, len(told.fleet.blocks)) == ({QuarantineReason.NOT_DECODABLE: 1}, 1)
