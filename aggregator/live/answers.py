@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -77,7 +78,7 @@ class StoryQuery(msgspec.Struct, forbid_unknown_fields=True):
 class AdvisoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Advisories told before an archive sequence; 0: the last ones."""
 
-    before: int = 0
+    before: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
     limit: int = 100
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,7 +24,7 @@ MOST = 1_000
 class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Those that are open, or that began before an instant (microseconds)."""
 
-    before: int = 0
+    before: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
     limit: int = 100
 
 

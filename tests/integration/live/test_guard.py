@@ -121,6 +121,8 @@ def test_what_another_site_has_a_browser_send_is_refused(guarded: LiveService, h
 
 def test_what_is_asked_for_badly_is_refused_in_one_line(guarded: LiveService) -> None:
     read, operate = bearer(READ), bearer(OPERATE)
+    for path in ("advisories", "incidents"):
+        assert status(guarded, f"/api/v1/{path}?before={1 << 63}", read) == 400
     for query in ("limit=0", "limit=x", "limit=100000", "state=dead", "nothing=1", "after=%00", "after=WyJhIl0"):
         answer = guarded.request(f"/api/v1/senders?{query}", headers=read)
         assert (answer.status, list(answer.json)) == (400, ["error"]), query
