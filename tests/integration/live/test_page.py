@@ -28,6 +28,16 @@ VIEWS = (
     "/", "/sites/eu-west/dub1", "/sender?region=eu-west&site=dub1&block=nodes&sender=web1", "/sites", "/incidents",
     "/sites/ap/tyo1", "/sites/us-east/nyc1", "/senders", "/advisories", "/login",
 )  # fmt: skip
+HOW = """() => new Promise((resolve) => {
+  const asking = new BroadcastChannel("muster-events");
+  const said = [];
+  asking.onmessage = ({ data }) => {
+    if (data.kind !== "connected" && data.kind !== "lost") return;
+    said.push(data.kind);
+    setTimeout(() => resolve(said), 500);
+  };
+  asking.postMessage({ kind: "how" });
+})"""
 expect.set_options(timeout=DEADLINE)
 
 
@@ -159,10 +169,10 @@ def test_a_page_says_that_it_is_cut_off_and_takes_up_again(hub: Hub, started: Br
         service.stop()
         expect(page.locator("#lost")).to_contain_text("Connection lost")
         expect(page.locator("#live")).to_have_text("not live")
+        page.get_by_role("button", name="try now").click()
     last = hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
     with serving(tmp_path, hub.connection, SETTINGS, port) as service:
         service.wait_through(last)
-        page.get_by_role("button", name="try now").click()
         expect(page.locator("#live")).to_have_text("live")
         expect(page.locator("#lost")).to_be_hidden()
         expect(page.locator("h1")).to_have_text("1 stale of 60 senders.")
@@ -183,6 +193,8 @@ def test_pages_of_one_browser_share_one_stream_of_events(hub: Hub, started: Brow
         for page in pages:
             expect(page.locator("#live")).to_have_text("live")
         assert listeners(service) == b"1.0"
+        # Only the page that reads says how it goes: one that was just opened would call the stream lost for all.
+        assert pages[1].evaluate(HOW) == ["connected"]
         pages[0].close()
         last = hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
         service.wait_through(last)

@@ -3,13 +3,13 @@
 import { advisoriesPage } from "./advisories.js";
 import { get } from "./api.js";
 import { hubNow, setHubTime } from "./clock.js";
-import { h, instant, shape } from "./dom.js";
+import { h, instant, shape, show } from "./dom.js";
 import { fleetPage } from "./fleet.js";
 import { incidentsPage } from "./incidents.js";
 import { senderPage } from "./sender.js";
 import { sendersPage, sitePage, sitesPage } from "./sites.js";
 import { begin, connection, hurry, listen } from "./stream.js";
-import { ZONE, duration, inUtc } from "./text.js";
+import { ZONE, inUtc, local } from "./text.js";
 
 const VIEWS = [
   [/^\/$/, fleetPage],
@@ -44,7 +44,12 @@ function announce(text) {
 function found(pathname) {
   for (const [pattern, page] of VIEWS) {
     const parts = pattern.exec(pathname);
-    if (parts) return [page, parts.slice(1).map(decodeURIComponent)];
+    if (!parts) continue;
+    try {
+      return [page, parts.slice(1).map(decodeURIComponent)];
+    } catch {
+      break;
+    }
   }
   return [missingPage, []];
 }
@@ -112,7 +117,8 @@ function showConnection() {
   pill.replaceChildren(shape(connected ? "up" : "unknown"), connected ? "live" : connected === false ? "not live" : "connecting");
   lost.hidden = connected !== false;
   if (connected === false) {
-    lost.querySelector("span").textContent = `Connection lost ${duration((Date.now() - since) * 1000)} ago. What you see is how it was then; trying again.`;
+    // Written once: a screen reader says an alert again whenever it changes.
+    show(lost.querySelector("span"), `Connection lost at ${local(since * 1000)}. What you see is how it was then; trying again.`);
   }
 }
 

@@ -132,7 +132,7 @@ export function fleetPage(root, { announce }) {
 
   function region(name, members) {
     const told = fleet?.regions.find((each) => each.region === name);
-    const behind = told?.is_behind ? h("p", { class: "note is-unknown" }, shape("unknown"), ` the hub does not get what this region says${told.source_error ? `: ${told.source_error}` : ""}; ${counted(told.source_lag, "message")} to come`) : null;
+    const behind = told?.is_behind ? h("p", { class: "note is-unknown" }, shape("unknown"), ` the hub does not get what this region says${told.source_error ? `: ${visible(told.source_error, 200)}` : ""}; ${counted(told.source_lag, "message")} to come`) : null;
     const sum = told ? `${counted(told.site_count, "site")}, ${counted(total(told.counts), "sender")}` : counted(members.length, "site");
     return h("section", { class: "region" }, h("h3", {}, named(name, 60), h("small", {}, ` ${sum}`)), behind, h("div", { class: "tiles" }, members.map(tile)));
   }
@@ -149,7 +149,7 @@ export function fleetPage(root, { announce }) {
 
   function drawCurve() {
     get("history", { hours: hours.value }).then((answer) => {
-      points = answer.points ?? answer;
+      points = answer;
       drawPoints();
     }, (error) => drawn.replaceChildren(h("p", { class: "soft" }, error.message)));
   }

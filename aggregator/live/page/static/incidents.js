@@ -32,7 +32,7 @@ export function incidentCard(incident, level = "h3") {
       {},
       h(level, {}, place, what),
       h("p", {}, "since ", instant(incident.started_at_us), ...ended, ...(over || !stale ? [] : ["; known until ", instant(incident.known_until_us)]), incident.clear_since_us && !over ? ["; gone since ", instant(incident.clear_since_us)] : ""),
-      names.length ? h("p", { class: "nodes" }, names.map((node, at) => [at ? ", " : "", incident.site ? named(node, 40) : link(siteAddress(incident.region, node), named(node, 40))]), more > 0 ? ` and ${number(more)} more` : "") : null,
+      names.length ? h("p", { class: "nodes" }, names.map((node, at) => [at ? ", " : "", incident.site ? named(node, 40) : link(incident.region ? siteAddress(incident.region, node) : `/sites?${new URLSearchParams({ search: node })}`, named(node, 40))]), more > 0 ? ` and ${number(more)} more` : "") : null,
     ),
   );
 }

@@ -2,7 +2,7 @@
 //
 // Rows are asked for by their place, a page at a time; assistive technology learns the place of each from aria-rowindex.
 
-import { h } from "./dom.js";
+import { h, show } from "./dom.js";
 import { number } from "./text.js";
 
 const PAGE = 200;
@@ -90,7 +90,7 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
     const to = Math.min(total, from + room() + 2 * MARGIN);
     if (!pages.size) fetchPage(0);
     else if (!fetching) fetching = setTimeout(fetchInSight, HURRY);
-    said.textContent = failed ? failed.message : total ? `${number(total)} in all` : pages.get(0) ? empty : "Loading…";
+    show(said, failed ? failed.message : total ? `${number(total)} in all` : pages.get(0) ? empty : "Loading…");
     table.setAttribute("aria-rowcount", total + 1);
     const now = `${from} ${to}`;
     if (now === drawn) return;

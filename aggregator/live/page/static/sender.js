@@ -6,7 +6,7 @@ import { hubNow } from "./clock.js";
 import { strip } from "./curve.js";
 import { h, instant, link, named, shape, siteAddress, stateMark } from "./dom.js";
 import { cancelButton, operateForm } from "./operate.js";
-import { duration, reason, remedy } from "./text.js";
+import { duration, reason, remedy, visible } from "./text.js";
 
 const SPAN = 24 * 3600 * 1e6;
 
@@ -64,7 +64,7 @@ export function senderPage(root, { parameters }) {
   resized.observe(time);
 
   return {
-    title: () => (story ? `${sender.slice(0, 60)}: ${story.sender.state}` : sender.slice(0, 60)),
+    title: () => `${visible(sender, 60)}${story ? `: ${story.sender.state}` : ""}`,
     load: async () => {
       story = await get("story", { region, site, block, sender });
       draw();

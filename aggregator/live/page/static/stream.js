@@ -12,6 +12,7 @@ const listeners = new Set();
 const channel = "BroadcastChannel" in self ? new BroadcastChannel("muster-events") : null;
 const state = { connected: null, since: Date.now(), lastId: null };
 let pausedUntil = null;
+let reads = false;
 
 /** Call `heard({kind, data})` for each event; `connected` and `lost` are kinds of ours. */
 export function listen(heard) {
@@ -95,6 +96,7 @@ async function once() {
 }
 
 async function lead() {
+  reads = true;
   let pause = FIRST_PAUSE;
   for (;;) {
     const began = Date.now();
@@ -111,8 +113,10 @@ async function lead() {
 
 channel?.addEventListener("message", ({ data }) => {
   if (data.kind === "hurry") pausedUntil?.();
-  else if (data.kind === "how") channel.postMessage({ kind: state.connected ? "connected" : "lost", at: state.since, id: state.lastId });
-  else take(data);
+  else if (data.kind === "how") {
+    // Only who reads the stream knows: a page that has just been opened would call it lost for all.
+    if (reads && state.connected !== null) channel.postMessage({ kind: state.connected ? "connected" : "lost", at: state.since, id: state.lastId });
+  } else take(data);
 });
 addEventListener("online", hurry);
 

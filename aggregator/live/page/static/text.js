@@ -85,7 +85,6 @@ export const REASONS = {
   agent_behind: ["agent catching up", "The agent is reading what it missed."],
   agent_silent: ["agent silent", "No word comes: the agent, its link or the stream that it reads is down."],
   never_vouched: ["never vouched for", "No agent has vouched for it yet."],
-  not_stored: ["stream not storing", "The site's stream does not store what is sent to it."],
   unobserved: ["nobody watched", "Its stream was not seen, or could not store."],
   lost_store: ["agent lost its store", "Its agent has not heard of it since it lost its store."],
   unheard: ["could not be heard", "Its stream had ceased to take what it publishes."],
