@@ -134,11 +134,6 @@ class GuardedApp:
         await PlainTextResponse(f"{why}\n", status, challenge)(scope, receive, send_guarded)
 
 
-def hash_of(token: str) -> str:
-    """Give the line that a file of tokens has for a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
 def _hashes(path: str) -> tuple[str, ...]:
     if not path:
         return ()
