@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from aggregator.archive import contests as contest_rules
 from aggregator.lakehouse.derive import contests, coverage, watermark_coverage
 from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
@@ -225,7 +226,7 @@ def test_in_whatever_order_records_come_each_run_knows_what_is_whole(
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     # Spans are looked at by the hour.
-    for module in (contests, random_fleet):
+    for module in (contest_rules, random_fleet):
         monkeypatch.setattr(module, "QUIET", HOUR)
     stories = [drawn_story(draw, f"b{number}") for number in range(150)]
     known = sorted(draw.sample(range(4, HOURS + 4), 4))
