@@ -93,7 +93,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(wanted: Iterable[Desired], found: Found) -> Plan:
-    """List what is to be done, origins first, deletions last; a place that does not answer is left alone."""
+    """List what is to be done, origins first, deletions last; a place that does not answer is left alone.
+
+    Before all of it, streams that take messages of another size, copies first.
+    """
     decided = with_durable_sources(copies_to_restart(wanted, found), found)
     wanted = undecided(decided, found)
     to_recreate, left = streams_to_recreate(wanted, found), orphans(wanted, found)
@@ -132,6 +135,8 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     )
     silent = {*problems, *found.away}
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
+    larger = [change for change in in_order if _takes_other_sizes(change)]
+    in_order = [*reversed(larger), *(change for change in in_order if change not in larger)]
     return Plan(
         tuple(change for change in in_order if change.place not in silent),
         problems,
@@ -140,6 +145,15 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         (*gatherings(decided, found), *_left_to_people(wanted, found), *not_copied(found)),
         tuple(sorted(key for key in sealed if key[0] not in problems)),
     )
+
+
+def _takes_other_sizes(change: Change) -> bool:
+    """Tell whether a stream, which goes on copying as it did, takes messages of another size.
+
+    Copies come before their origins then: what a copy refuses, JetStream does not always send it again.
+    """
+    fields = {each.field for each in change.fields}
+    return change.action is Action.UPDATE and "max_msg_size" in fields and fields.isdisjoint({"sources", "mirror"})
 
 
 def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:

@@ -110,7 +110,7 @@ async def _wait(agent: AgentProcess, count: int) -> bool:
 
 
 async def _is_told(agent: AgentProcess) -> bool:
-    return bool((await agent.status_json()).get("set_apart"))
+    return any("set apart" in each["what"] for each in (await agent.status_json())["conditions"])
 
 
 async def _check_what_people_see(agent: AgentProcess, largest: bytes) -> None:

@@ -145,3 +145,11 @@ def test_a_sealed_stream_is_critical() -> None:
     ((severity, text),) = told
     assert (severity, updates) == (Severity.CRITICAL, {})
     assert (text in planned, text in shown, text.startswith("FREE is sealed: ")) == (True, True, True)
+
+
+def test_a_copy_takes_larger_messages_before_its_origin_lets_them_come() -> None:
+    wanted = desired(topology(TEXT))
+    found = as_applied(wanted)
+    for name in ("ARCHIVE", "REPORT"):
+        found.streams[HUB_PLACE, name].config["max_msg_size"] = 1
+    assert [change.stream for change in plan(wanted, found).changes] == ["REPORT", "ARCHIVE"]
