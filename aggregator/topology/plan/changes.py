@@ -150,7 +150,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
 def _takes_other_sizes(change: Change) -> bool:
     """Tell whether a stream, which goes on copying as it did, takes messages of another size.
 
-    Copies come before their origins then: what a copy refuses, JetStream does not always send it again.
+    Copies come before their origins then: what a mirror refuses by its size, it leaves out for good.
     """
     fields = {each.field for each in change.fields}
     return change.action is Action.UPDATE and "max_msg_size" in fields and fields.isdisjoint({"sources", "mirror"})
