@@ -28,11 +28,17 @@ def published(lakehouse: Lakehouse, seed: int, blocks: int) -> int:
 
 
 async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:
-    """Run the service's reader until it has read a message."""
-    feed = Feed(lakehouse.settings.hub, ARCHIVE, lakehouse.settings.live_path)
+    """Run the service's reader until it has stored a message."""
+    stored = 0
+
+    def note(_changes: object) -> None:
+        nonlocal stored
+        stored = feed.fleet.sequence
+
+    feed = Feed(lakehouse.settings.hub, ARCHIVE, lakehouse.settings.live_path, on_changes=note)
     reading = asyncio.create_task(feed.run())
     try:
-        await until(lambda: (feed.is_ready and feed.fleet.sequence >= sequence) or reading.done(), "all is read")
+        await until(lambda: stored >= sequence or reading.done(), "all is stored")
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
