@@ -16,6 +16,8 @@ from shared.policy import EVERY_REVISION
 from shared.sizes import format_size
 from shared.subjects import ROOT, covers, overlap
 
+_DEFAULT_WINDOW = 120 * 10**9
+"""In nanoseconds."""
 _LARGEST_RECORD = 1 << 20
 """What a server takes unless its ``max_payload`` says otherwise."""
 _MOST_PENDING = 1000
@@ -110,7 +112,8 @@ def _of_lifetimes(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
     if (most := config.get("max_msgs") or -1) > 0 and config.get("discard") != "new":
         text = f"keeps its newest {most:,} messages (max_msgs), and lets go of others whoever has yet to read them"
         yield Harm("max_msgs", text, {}, loses=False)
-    if wanted.config.get("sources") and config.get("duplicate_window"):
+    # Servers before 2.14 give every stream their default, whatever is asked for.
+    if wanted.config.get("sources") and config.get("duplicate_window", 0) not in (0, _DEFAULT_WINDOW):
         window = format_duration(config["duplicate_window"] // 1_000)
         text = f"takes no message whose id it has seen within {window} (duplicate_window), also of another region"
         yield Harm("duplicate_window", text, {"duplicate_window": 0})

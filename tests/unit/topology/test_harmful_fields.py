@@ -54,6 +54,7 @@ HARMLESS: list[tuple[tuple[str, ...], Config]] = [
     ((FLEET,), {"subject_transform": {"src": "other.>", "dest": "hidden.>"}}),
     (HUBS, {"republish": {"src": ">", "dest": "copy.fleet.>"}}),
     (("ARCHIVE", "REPORT"), {"no_ack": True}),
+    (("ARCHIVE",), {"duplicate_window": 120 * 10**9}),
     (HUBS, {"max_msg_size": 1 << 20}),
     ((FLEET,), {"max_msgs": 1000}),
     (HUBS, {"description": "ours", "deny_purge": True, "metadata": {"owner": "ops"}}),
