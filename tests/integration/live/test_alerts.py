@@ -127,7 +127,7 @@ async def test_a_webhook_is_told_of_the_beginning_and_of_the_end_once_each(book:
         alerts.wake()
         book.save([ended(incident)])
         alerts.wake()
-        await until(lambda: len(inbox.got) == 2, "told of the end")
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "told of the end, and the book knows")
     async with telling(book, WebhookSettings(url=inbox.url)):
         other = an_incident(1_790_000_000_000_000)
         book.save([other])
