@@ -1,6 +1,7 @@
-"""What peers get wrong, each as a test that we pass; the numbers are those in docs/howto/contributor/tests.md.
+"""What the closest peer gets wrong, numbered, and what agents that buffer get wrong: tests that we pass.
 
-Failures that other tests already cover stand in that list with their tests' names.
+Two stand elsewhere. 4, copies without ids, or with random ones: ``integration/delivery/test_copy_mode.py``; 9, ids
+of events drawn at random: ``unit/core/test_records.py``.
 """
 
 import asyncio
