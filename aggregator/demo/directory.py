@@ -154,7 +154,7 @@ settle = "{played.setting(scenario.SETTLE)}"
 [stream.sender]
 json_path = "sender"
 
-[stream.policy]                  # senders register every {played.said(scenario.REGISTRATION_INTERVAL)} here
+[stream.policy]                  # senders register every {played.length_text(scenario.REGISTRATION_INTERVAL)} here
 sample_interval = "{played.setting(scenario.SAMPLE_INTERVAL)}"
 stale_after = "{played.setting(scenario.STALE_AFTER)}"
 retire_after = "{played.setting(scenario.RETIRE_AFTER)}"

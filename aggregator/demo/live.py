@@ -164,7 +164,7 @@ class LivePart:
             await self._crew.start(_fleet(site), self._simulate(site))
 
     def _acts(self) -> list[_Act]:
-        said = self._played.said
+        said = self._played.length_text
         killed_at, started_at = scenario.AGENT_KILLED
         cut_at, restored_at = scenario.LINK_CUT
         stopped_at, restarted_at = scenario.SERVER_STOPPED

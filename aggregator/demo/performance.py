@@ -109,7 +109,7 @@ async def _play(played: Scenario, live: LivePart, watch: HubWatch, story: Story,
     story.text(f"Open {page} to watch what follows.", Tone.STRONG)
     telling = asyncio.create_task(watch.tell())
     try:
-        story.chapter(f"Life: {played.said(scenario.ENDED_AT)} in which things go wrong")
+        story.chapter(f"Life: {played.length_text(scenario.ENDED_AT)} in which things go wrong")
         await live.play()
         story.chapter("The end: agents and senders stop when the hub has everything")
         return await live.finish()
@@ -135,7 +135,7 @@ def _compare(played: Scenario, directory: DemoDirectory, story: Story, left: Aft
 
 
 def _introduce(story: Story, played: Scenario, directory: DemoDirectory, had_previous: bool) -> None:
-    said = played.said
+    said = played.length_text
     story.text(
         f"Muster calls the roll of a fleet. Here {played.sender_count} simulated nodes, the senders, register every"
         f" {said(scenario.REGISTRATION_INTERVAL)} at {len(SITES)} sites. A sender that is silent for"

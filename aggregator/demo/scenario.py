@@ -87,7 +87,7 @@ class Scenario(msgspec.Struct, frozen=True):
         """Write a time of the story as settings files and commands want it: what it really takes."""
         return f"{self.length(seconds) / SECOND:g}s"
 
-    def said(self, seconds: float) -> str:
+    def length_text(self, seconds: float) -> str:
         """Write a time of the story as people say it: what it really takes."""
         return format_duration(self.length(seconds))
 
@@ -131,7 +131,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     def _flapping(self, site: str, place: str, flaps: Flapping) -> Incident:
         sender = f"{site}-{place}"
-        often = f"{flaps.count} x {self.said(flaps.down)}"
+        often = f"{flaps.count} x {self.length_text(flaps.down)}"
         longest_silence = flaps.down + 1.5 * REGISTRATION_INTERVAL + 2 * JITTER
         unseen = longest_silence < STALE_AFTER
         return Incident(

@@ -44,7 +44,7 @@ class _Site(NamedTuple):
     """One site, or the fleet."""
 
     name: str
-    said: float
+    measured: float
     true: float
     coverage: float
     unknown: str
@@ -61,7 +61,7 @@ _ROWS: Sequence[Column[_Row]] = (
 _SITES: Sequence[Column[_Site]] = (
     Column("site", lambda site: site.name),
     Column("truth", lambda site: f"{site.true:.2%}", right=True),
-    Column("Muster", lambda site: f"{site.said:.2%}", right=True),
+    Column("Muster", lambda site: f"{site.measured:.2%}", right=True),
     Column("known", lambda site: f"{site.coverage:.1%}", right=True),
     Column("unknown, and why", lambda site: site.unknown, wraps=True),
 )
@@ -76,7 +76,7 @@ def tell_outcome(
     story.text()
     _tell_table(story, format_table(_ROWS, list(_rows(played, verdicts)), story.width))
     story.text()
-    story.text(_EXPLANATION.format(interval=played.said(scenario.REGISTRATION_INTERVAL)), Tone.DIM)
+    story.text(_EXPLANATION.format(interval=played.length_text(scenario.REGISTRATION_INTERVAL)), Tone.DIM)
     story.text()
     story.text("AVAILABILITY OF THE KNOWN TIME, AND WHAT IS UNKNOWN", Tone.STRONG)
     story.text()

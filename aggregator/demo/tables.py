@@ -92,14 +92,14 @@ def read_senders(warehouse: Path, catalog: CatalogSettings) -> TableFigures:
     Raise TablesUnreadable.
     """
     with open_tables(warehouse, catalog) as tables:
-        return _told(tables)
+        return _table_figures(tables)
 
 
 def read(warehouse: Path) -> Published:
     """Read the tables below ``warehouse``, of which none may be imported; raise TablesUnreadable."""
     with open_tables(warehouse) as tables:
         return Published(
-            **msgspec.structs.asdict(_told(tables)),
+            **msgspec.structs.asdict(_table_figures(tables)),
             sites={site: _times(times) for site, *times in tables.rows(_SITES)},
             fleet=_times(tables.rows(_FLEET)[0]),
             record_counts={name: _count(tables, name) for name in RECORD_TABLES},
@@ -114,7 +114,7 @@ def longest_silence(warehouse: Path, catalog: CatalogSettings) -> int:
         return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
 
 
-def _told(tables: Tables) -> TableFigures:
+def _table_figures(tables: Tables) -> TableFigures:
     known_through: int = tables.rows(_KNOWN_THROUGH)[0][0]
     coverage: dict[bool, dict[str, list[Span]]] = {True: defaultdict(list), False: defaultdict(list)}
     for site, started_at, ended_at, known in tables.rows(_COVERAGE):

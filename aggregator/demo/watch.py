@@ -46,7 +46,7 @@ class _Group:
         self.count += 1
         self.delay = max(self.delay, delay)
 
-    def told(self, kind: AdvisoryKind) -> str:
+    def sentence(self, kind: AdvisoryKind) -> str:
         whom, verb = (self.sender, _VERBS[kind][0]) if self.count == 1 else (f"{self.count} senders", _VERBS[kind][1])
         late = f", known here {self.delay / SECOND:.0f} s late" if self.delay > _LATE else ""
         return f"{whom} {verb} {kind}{late}"
@@ -96,7 +96,7 @@ class HubWatch:
         now = time.monotonic()
         for (site, kind), group in sorted(self._arrived.items(), key=lambda item: (item[0][0], item[0][1].rank)):
             if now - group.grew_at >= quiet_for or now - group.began_at > _LONGEST_WAIT:
-                self._story.event(site, f"Muster: {group.told(kind)}", _TONES[kind])
+                self._story.event(site, f"Muster: {group.sentence(kind)}", _TONES[kind])
                 del self._arrived[site, kind]
 
 

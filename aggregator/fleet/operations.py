@@ -43,7 +43,7 @@ class PolicyOperations:
             raise Refused(f"{error}{f'; done before that: revisions {said}' if said else ''}") from error
         return OperationDone(
             tuple(each.revision.revision for each in done),
-            "; ".join(f"{each.scope}: {rules.told(each)}" for each in done),
+            "; ".join(f"{each.scope}: {rules.revision_text(each)}" for each in done),
         )
 
 

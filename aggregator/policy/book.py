@@ -36,12 +36,12 @@ class Window(msgspec.Struct, frozen=True):
 class Book:
     """Everything that was said, in its order."""
 
-    def __init__(self, said: Iterable[ScopedRevision]) -> None:
-        self.said = tuple(said)
+    def __init__(self, revisions: Iterable[ScopedRevision]) -> None:
+        self.revisions = tuple(revisions)
         self.thresholds: dict[Scope, Thresholds] = {}
         self.set_by: dict[Scope, Revision] = {}
         self.windows: dict[int, Window] = {}
-        for scope, revision in self.said:
+        for scope, revision in self.revisions:
             match revision.order:
                 case SetThresholds(thresholds):
                     self.thresholds[scope], self.set_by[scope] = thresholds, revision
@@ -52,10 +52,10 @@ class Book:
                     cancelled = msgspec.structs.replace(self.windows[number], cancelled_by=revision.revision)
                     self.windows[number] = cancelled
 
-    def said_to(self, block_id: BlockId) -> list[Revision]:
+    def revisions_for(self, block_id: BlockId) -> list[Revision]:
         """List the revisions that are for a block."""
         block = Scope(block_id.region, block_id.site, block_id.block)
-        return [revision for scope, revision in self.said if scope.covers(block)]
+        return [revision for scope, revision in self.revisions if scope.covers(block)]
 
     def wanted_of(self, block_id: BlockId) -> Thresholds:
         """Give the thresholds that are said for a block; what is not set is its settings file's."""
@@ -115,12 +115,12 @@ def cancelled_maintenance(book: Book, number: int) -> tuple[Scope, Order]:
     return window.scope, CancelMaintenance(number)
 
 
-def told(said: ScopedRevision) -> str:
+def revision_text(scoped: ScopedRevision) -> str:
     """Say in a few words what a revision says."""
-    return " ".join(_told(said.revision.order))
+    return " ".join(_order_parts(scoped.revision.order))
 
 
-def _told(order: Order) -> Iterator[str]:
+def _order_parts(order: Order) -> Iterator[str]:
     match order:
         case SetThresholds(thresholds):
             given = thresholds.given

@@ -202,14 +202,14 @@ def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
 
 
 def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
-    async def said(client: Client, hub: Place) -> ScopedRevision:
+    async def write(client: Client, hub: Place) -> ScopedRevision:
         return await say(client, hub, voice.author, make)
 
-    one = _at_hub(_with_policy(voice.config_path), said)
+    one = _at_hub(_with_policy(voice.config_path), write)
     if voice.as_json:
         echo(json_text({"scope": str(one.scope), **msgspec.to_builtins(one.revision)}))
     else:
-        echo(f"revision {one.revision.revision} for {one.scope}: {rules.told(one)}", prose=True)
+        echo(f"revision {one.revision.revision} for {one.scope}: {rules.revision_text(one)}", prose=True)
 
 
 def _with_policy(config_path: Path) -> TopologySettings:

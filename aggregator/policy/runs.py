@@ -14,14 +14,14 @@ from shared.instants import format_duration
 
 
 class Run(NamedTuple):
-    """How a block stands to the policy. ``said`` is the last revision that is for it, 0 where none is.
+    """How a block stands to the policy. ``last_revision`` is the last revision that is for it, 0 where none is.
 
     ``remark`` says what a person should look at, "" where nothing is.
     """
 
     block_id: BlockId
     taken: int
-    said: int
+    last_revision: int
     seen_at: int
     remark: str
 
@@ -33,9 +33,9 @@ async def runs(client: Client, archive: StreamKey, book: Book) -> list[Run]:
 
 
 def _run(block_id: BlockId, watermark: wire.Watermark, book: Book) -> Run:
-    said, taken = book.said_to(block_id), watermark.policy_revision
-    last = said[-1].revision if said else 0
-    waits = [each for each in said if each.revision > taken]
+    addressed, taken = book.revisions_for(block_id), watermark.policy_revision
+    last = addressed[-1].revision if addressed else 0
+    waits = [each for each in addressed if each.revision > taken]
     if waits:
         remark = f"{len(waits)} not taken yet"
     elif taken > last:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.policy.book import Book, Window, told
+from aggregator.policy.book import Book, Window, revision_text
 from aggregator.policy.runs import Run
 from aggregator.terminal import format_table
 from shared.instants import SECOND, format_duration, format_instant
@@ -32,7 +32,7 @@ def show_as_json(book: Book, runs: Iterable[Run], now: int) -> dict[str, Any]:
             {
                 "block": str(run.block_id),
                 "taken": run.taken,
-                "said": run.said,
+                "said": run.last_revision,
                 "observed_through_us": run.seen_at,
                 "remark": run.remark,
             }
@@ -43,21 +43,21 @@ def show_as_json(book: Book, runs: Iterable[Run], now: int) -> dict[str, Any]:
 
 def history(book: Book, width: int) -> str:
     """List all revisions, the newest last."""
-    if not book.said:
+    if not book.revisions:
         return "nothing was said yet"
     columns = (
         Column[ScopedRevision]("revision", lambda each: str(each.revision.revision), right=True),
         Column[ScopedRevision]("given", lambda each: _moment(each.revision.given_at_us)),
         Column[ScopedRevision]("by", lambda each: each.revision.author),
         Column[ScopedRevision]("for", lambda each: str(each.scope)),
-        Column[ScopedRevision]("says", told, wraps=True),
+        Column[ScopedRevision]("says", revision_text, wraps=True),
     )
-    return format_table(columns, book.said, width)
+    return format_table(columns, book.revisions, width)
 
 
 def history_as_json(book: Book) -> list[dict[str, Any]]:
     """Give the same as data, each revision as it stands in the stream."""
-    return [{"scope": str(scope), **msgspec.to_builtins(revision)} for scope, revision in book.said]
+    return [{"scope": str(scope), **msgspec.to_builtins(revision)} for scope, revision in book.revisions]
 
 
 def state(window: Window, now: int) -> str:
@@ -109,7 +109,7 @@ def _runs(runs: list[Run], now: int, width: int) -> str:
     columns = (
         Column[Run]("block", lambda each: str(each.block_id)),
         Column[Run]("taken", lambda each: str(each.taken), right=True),
-        Column[Run]("said", lambda each: str(each.said), right=True),
+        Column[Run]("said", lambda each: str(each.last_revision), right=True),
         Column[Run]("last word", lambda each: f"{format_duration(_seconds(now - each.seen_at))} ago"),
         Column[Run]("remark", lambda each: each.remark, wraps=True),
     )

@@ -7,7 +7,7 @@ import msgspec
 from edge_agent.core import deadlines
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest.block import IngestPhase
-from edge_agent.observability.health import stands_still
+from edge_agent.observability.health import is_stalled
 from edge_agent.observability.status_report import read_phases, read_progress
 from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.senders import slot_range
@@ -76,7 +76,7 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
             number,
             BlockId(region, site, block),
             msgspec.json.decode(state, type=BlockState),
-            is_read=phases.get(f"stream {block}") == IngestPhase.READING and not _stands_still(database, block),
+            is_read=phases.get(f"stream {block}") == IngestPhase.READING and not _is_stalled(database, block),
         )
         for number, block, region, site, state in database.execute(BLOCKS).fetchall()
     }
@@ -89,9 +89,9 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
     return chosen
 
 
-def _stands_still(database: sqlite3.Connection, block: str) -> bool:
+def _is_stalled(database: sqlite3.Connection, block: str) -> bool:
     progress = read_progress(database, block)
-    return progress is not None and bool(stands_still(progress) or progress.contradiction)
+    return progress is not None and bool(is_stalled(progress) or progress.contradiction)
 
 
 def read_incarnations(database: sqlite3.Connection) -> dict[int, Incarnation]:

@@ -156,7 +156,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
     elif reading and is_reading and is_never_proven(reached) and at - reading.since > reached.blind_after:
         what = f"blind: nothing was observed yet: {why_unproven(block, reached, parts)}"
         yield kinds.TIME_UNPROVEN.of(subject, what, stream=block, since=reading.since)
-    if stands_still(reached):
+    if is_stalled(reached):
         ahead = format_duration(reached.ahead // SECOND * SECOND)
         what = f"standing still: its server's clock is {ahead} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
@@ -266,7 +266,7 @@ def is_not_moving(reached: Progress) -> bool:
     return reached.pending > 0 and reached.idle_for >= MOVING_WITHIN
 
 
-def stands_still(reached: Progress) -> bool:
+def is_stalled(reached: Progress) -> bool:
     """Tell whether a block's stream shows times that were observed before: nobody falls stale meanwhile."""
     return reached.mode == "sample" and 0 < reached.blind_after < reached.ahead
 

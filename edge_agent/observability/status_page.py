@@ -10,8 +10,8 @@ from edge_agent.observability.health import (
     PartStatus,
     block_of,
     is_blind,
+    is_stalled,
     not_followed,
-    stands_still,
     why_unproven,
 )
 from edge_agent.observability.pair_status import MISSED_AFTER, PairStatus
@@ -225,7 +225,7 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
     if is_blind(reached) and not reached.contradiction:
         lasted = f"nothing waits, but BLIND for {_rough(reached.behind)}" if reached.is_covered else "BLIND"
         return f"{lasted}: {why_unproven(block.name, reached, report.parts)}"
-    if reached.contradiction or stands_still(reached):
+    if reached.contradiction or is_stalled(reached):
         why = f"STANDING STILL: its server's clock is {_rough(reached.ahead)} behind what it had shown before"
         why = f"CLOCK AHEAD: {not_followed(reached)}" if reached.contradiction else why
         return f"{pending} to read, but {why}"

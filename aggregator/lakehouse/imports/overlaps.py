@@ -106,8 +106,8 @@ def refuse_overlaps(fresh: DataFrame, present: DataFrame, mapping: Mapping) -> N
     raise ImportRefused(
         f"nothing was imported: intervals of one sender overlap, {found['count']:,} times for"
         f" {found['sender_count']:,} senders; the first: {first.sender_id} is"
-        f" {_said(first.other.state, first.other_from_us, first.other_to_us, first.other.file, first.other.line)}, and"
-        f" {_said(first.state, first.from_us, first.to_us, first.file, first.line)}; choose a key"
+        f" {_span_text(first.other.state, first.other_from_us, first.other_to_us, first.other.file, first.other.line)},"
+        f" and {_span_text(first.state, first.from_us, first.to_us, first.file, first.line)}; choose a key"
         f" (--sender, also of several columns) under which no two overlap{among}, or mend the file{grown}"
     )
 
@@ -117,5 +117,5 @@ def _place_of_fresh(row: str) -> Column:
     return f.when(f.col(f"{row}is_fresh"), f.struct(f.col(f"{row}file"), f.col(f"{row}line")))
 
 
-def _said(state: str, started_at: int, ended_at: int, file: str, line: int) -> str:
+def _span_text(state: str, started_at: int, ended_at: int, file: str, line: int) -> str:
     return f"{state} from {format_instant(started_at)} to {format_instant(ended_at)} ({file}, line {line})"

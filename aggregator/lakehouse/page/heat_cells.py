@@ -61,7 +61,7 @@ def _line(row: GridRow, clock: Clock) -> Html:
 def _cell(times: SenderTimes, title: str, window: Window, clock: Clock) -> Html:
     if not times.lived and not times.maintenance:
         return element("td", "·", class_="none")
-    told = f"{title}, {clock.instant(window.started_at)} to {clock.instant(window.ended_at)}: {_told(times)}"
+    told = f"{title}, {clock.instant(window.started_at)} to {clock.instant(window.ended_at)}: {_times_text(times)}"
     part = "" if window.complete else " part"
     if not times.lived:
         return element("td", element("b", "m"), class_="planned" + part, title=told)
@@ -72,7 +72,7 @@ def _cell(times: SenderTimes, title: str, window: Window, clock: Clock) -> Html:
     return element("td", element("b", figure(times.up, times.known)), bar, class_=f"s{shade(times)}{part}", title=told)
 
 
-def _told(times: SenderTimes) -> str:
+def _times_text(times: SenderTimes) -> str:
     watched = f"{percent(times.up, times.known)} up of the time watched"
     parts = [watched if times.known else "nobody watched" if times.lived else "nothing but maintenance"]
     if times.down:

@@ -38,13 +38,13 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
             place.make_keys(wanted)
         if make_certificates and topology.render.encrypt:
             place.make_certificates(wanted)
-        renewals = place.write(wanted, topology.render)
+        reload_steps = place.write(wanted, topology.render)
     except (NotRenderable, SecretsMissing) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename}: cannot be read or written: {error.strerror}") from error
     written = [path.relative_to(place.root) for path in place.written]
-    for line in (*written, *renewals):
+    for line in (*written, *reload_steps):
         echo(line)
     if any(path.parts[0] == KEYS for path in written):
         echo(f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers")

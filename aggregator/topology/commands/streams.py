@@ -167,11 +167,11 @@ def _planning(topology: TopologySettings, again: tuple[str, ...]) -> Callable[[C
             )
     wanted_again = frozenset(archiving_of(topology, regions[name]) for name in again)
 
-    async def planned(opened: Connections) -> Plan:
+    async def plan(opened: Connections) -> Plan:
         found = await observe(wanted, opened, with_orphans=True)
         return make_plan(wanted, msgspec.structs.replace(found, again=wanted_again))
 
-    return planned
+    return plan
 
 
 async def _connected(topology: TopologySettings, work: Callable[[Connections], Awaitable[T]]) -> T:

@@ -41,7 +41,7 @@ from aggregator.topology.plan.recreations import needs_another_stream, streams_t
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.plan.remarks import absences, remarks, silent_origins
 from aggregator.topology.plan.restored_streams import copies_to_restart, mark_of, marked, not_copied, unmarked
-from aggregator.topology.plan.update_request import created, merged_sources, sent
+from aggregator.topology.plan.update_request import created, merged_sources, request_body
 from shared.nats.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
@@ -213,7 +213,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -
             config["metadata"] = unmarked(current.config["metadata"], config["sources"])
     lost = ", ".join(losses(fields, current))
     remark = remarks(wanted, current, found)
-    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, sent(config), lost, remark)
+    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, request_body(config), lost, remark)
     yield from _consumers_left(wanted, current)
 
 

@@ -55,7 +55,7 @@ def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     right for a stream which is made again, and begins as it is told.
     """
     wanted = tuple(wanted)
-    left = [_left(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
+    left = [_as_found(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
     to_recreate = streams_to_recreate(left, found)
     return tuple(
         each if isinstance(each, DesiredStream) and (each.place, each.name) in to_recreate else as_found
@@ -63,7 +63,7 @@ def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     )
 
 
-def _left(stream: DesiredStream, found: Found) -> DesiredStream:
+def _as_found(stream: DesiredStream, found: Found) -> DesiredStream:
     current = found.streams.get((stream.place, stream.name))
     if current is None:
         return stream

@@ -32,7 +32,7 @@ def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
             if why:
                 yield f"{stream.place}: {stream.name} shall copy {origin.name} of {origin.place}, {why}: {_REMEDY}"
         for source in stream.config.get("sources") or ():
-            yield from (_told(stream, source, each) for each in _gathered(stream, source, found, refused=True))
+            yield from (_conflict_text(stream, source, each) for each in _gathered(stream, source, found, refused=True))
 
 
 def gatherings(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
@@ -40,7 +40,9 @@ def gatherings(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
     for stream in wanted:
         if isinstance(stream, DesiredStream):
             for source in stream.config.get("sources") or ():
-                yield from (_told(stream, source, each) for each in _gathered(stream, source, found, refused=False))
+                yield from (
+                    _conflict_text(stream, source, each) for each in _gathered(stream, source, found, refused=False)
+                )
 
 
 def _gathered(stream: DesiredStream, source: Config, found: Found, *, refused: bool) -> Iterator[Config]:
@@ -67,7 +69,7 @@ def _is_copied(stream: DesiredStream, source: Config, found: Found) -> bool:
     return any(is_same_source(source, each) and is_confined(each) for each in sources)
 
 
-def _told(stream: DesiredStream, source: Config, gathered: Config) -> str:
+def _conflict_text(stream: DesiredStream, source: Config, gathered: Config) -> str:
     own = confinement_of(source)
     return (
         f"{stream.place}: {stream.name} shall copy {title(source)}, which itself takes {title(gathered)}:"

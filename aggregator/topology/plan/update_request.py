@@ -10,21 +10,21 @@ _BELONGS_TO_A_CONSUMER = (*_STARTS, "filter_subject", "subject_transforms")
 
 def created(config: Config) -> Config:
     """Give the configuration that makes a stream."""
-    return {key: value for key, value in sent(config).items() if value != []}
+    return {key: value for key, value in request_body(config).items() if value != []}
 
 
-def sent(config: Config) -> Config:
+def request_body(config: Config) -> Config:
     """Leave out what is not set, in the stream and in what it copies."""
-    given = _given(config)
+    body = _without_nulls(config)
     for key in ("mirror", "placement"):
-        if key in given:
-            given[key] = _given(given[key])
-    if "sources" in given:
-        given["sources"] = [_given(source) for source in given["sources"]]
-    return given
+        if key in body:
+            body[key] = _without_nulls(body[key])
+    if "sources" in body:
+        body["sources"] = [_without_nulls(source) for source in body["sources"]]
+    return body
 
 
-def _given(config: Config) -> Config:
+def _without_nulls(config: Config) -> Config:
     return {key: value for key, value in config.items() if value is not None}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from aggregator.topology.render import server_config as names
 from aggregator.topology.render.keys import KeyKind, key_of, make_key
-from aggregator.topology.render.reload_steps import renewal
+from aggregator.topology.render.reload_steps import reload_step
 from aggregator.topology.render.server_config import server_config
 from aggregator.topology.render.servers import Server
 from aggregator.topology.settings import RenderSettings
@@ -66,7 +66,7 @@ class RenderDirectory:
         Raise SecretsMissing before anything is written.
         """
         self._check(servers, wanted)
-        renewals = []
+        reload_steps = []
         for server in servers:
             place = self.root / server.name
             if wanted.encrypt:
@@ -79,8 +79,8 @@ class RenderDirectory:
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             text = server_config(server, wanted, files, self._public)
             self._write(path, text, _OPEN)
-            renewals.append(renewal(server.name, before, text))
-        return list(filter(None, renewals))
+            reload_steps.append(reload_step(server.name, before, text))
+        return list(filter(None, reload_steps))
 
     def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
         missing = [*self._missing_keys(servers)]

@@ -10,7 +10,7 @@ _ACCOUNT = re.compile(r"^  (\S+) \{$")
 _KEY = re.compile(r"^      # (\S+)$")
 
 
-def renewal(server: str, before: str, after: str) -> str:
+def reload_step(server: str, before: str, after: str) -> str:
     """Say it in one line, "" where there is nothing to do, and for a configuration that is the first one."""
     if before in ("", after):
         return ""

@@ -103,7 +103,7 @@ async def gather(
     now, words = await last_watermarks(client, archive)
     voices = await read_voices(client, archive, now - _LATELY)
     faults = await ordinal_faults(client, archive, found.streams[archive], words, now - recently)
-    said = await _said(client, archive[0], found) if topology.policy is not None else []
+    said = await _policy_revisions(client, archive[0], found) if topology.policy is not None else []
     blocks = []
     for block, watermark_of in sorted(words.items()):
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
@@ -113,7 +113,7 @@ async def gather(
     return Evidence(waiting, tuple(blocks), now, archive_read=True)
 
 
-async def _said(client: Client, hub: Place, found: Found) -> list[ScopedRevision]:
+async def _policy_revisions(client: Client, hub: Place, found: Found) -> list[ScopedRevision]:
     if (hub, STREAM) not in found.streams:
         return []
     messages = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]

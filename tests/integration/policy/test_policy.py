@@ -158,7 +158,7 @@ async def test_two_operators_at_once_lose_no_revision(stage: Stage) -> None:
     assert sorted(numbers) == [1, 2]
     book = (await read_policy(client, HERE)).book
     both = Thresholds(sample_interval=30 * MINUTE, stale_after=30 * MINUTE)
-    assert book.said[-1].revision.order == SetThresholds(both)
+    assert book.revisions[-1].revision.order == SetThresholds(both)
 
 
 MISTAKES = (
