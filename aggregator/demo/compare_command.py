@@ -31,7 +31,7 @@ def compare(truth_path: Path, config_path: Path, as_json: bool) -> None:
     interval for each that was. Ends with 1 where any figure is beyond its bound, somebody was called stale who
     registered, or was up and is in no table, and where nothing is known of a site.
     """
-    from aggregator.demo.judgement import judged  # noqa: PLC0415 - DuckDB
+    from aggregator.demo.tables import judged  # noqa: PLC0415 - DuckDB
     from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
 
     truth, settings = _truth(truth_path), config.load(config_path).lakehouse

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from aggregator.demo import scenario, tables
 from aggregator.demo.arrival import NotInTime
-from aggregator.demo.closing import tell_where_it_is
 from aggregator.demo.crew import crew, run_shown
 from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
 from aggregator.demo.live import Aftermath, LivePart
@@ -19,7 +18,7 @@ from aggregator.demo.records import Audit, audit
 from aggregator.demo.scenario import REGIONS, SITES, Scenario
 from aggregator.demo.stage import Stage, servers
 from aggregator.demo.story import Story, Tone, muster
-from aggregator.demo.summary import tell_outcome
+from aggregator.demo.summary import tell_outcome, tell_where_it_is
 from aggregator.demo.watch import HubWatch, watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.embedded.server import ServerFailed

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import click
 
 from aggregator.demo.processes import CommandFailed
-from aggregator.scenarios import edge, fleet_streams, regions, replication, semantics
+from aggregator.scenarios import regions, replication
+from aggregator.scenarios.edge import scenario as edge
+from aggregator.scenarios.fleet import scenario as fleet
 from aggregator.scenarios.narrator import Narrator
+from aggregator.scenarios.semantics import scenario as semantics
 from aggregator.topology.apply import ApplyFailed
 from shared.command_group import examples
 from shared.embedded.server import ServerFailed
@@ -38,7 +41,7 @@ SCENARIOS = {
         "Source and Mirror Streams, of the NATS documentation",
     ),
     "fleet-streams": Scenario(
-        fleet_streams.play,
+        fleet.play,
         "a fleet's registrations, sampled from city to region to centre",
         "Stream Replicator 0.5.0, of Choria",
     ),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.demo.closing import QUERIES
+from aggregator.demo.summary import QUERIES
 from aggregator.lakehouse.spark.caches import default_cache
 from aggregator.lakehouse.spark.java import java_home
 from tests.support.waiting import until

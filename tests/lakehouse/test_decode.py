@@ -16,7 +16,7 @@ from aggregator.archive.judgement import CHORIA_BLOCK
 from aggregator.archive.judgement import QuarantineReason as Reason
 from aggregator.lakehouse.bronze import advisories, decode, policy_rows
 from aggregator.lakehouse.bronze.spark_source import SCHEMA, rows_of, rows_of_others
-from aggregator.scenarios.fleet_nodes import ADVISORIES
+from aggregator.scenarios.fleet.nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
 from shared.thresholds import Thresholds

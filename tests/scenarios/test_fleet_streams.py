@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from aggregator.scenarios import fleet_streams
-from aggregator.scenarios.fleet_plain import plain_advisories
+from aggregator.scenarios.fleet import scenario
+from aggregator.scenarios.fleet.plain import plain_advisories
 from tests.support.topology.scenarios import found_by
 
 CHORIA = "choria.stream.input"
 
 
 async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path: Path) -> None:
-    found = await found_by(fleet_streams.play, tmp_path)
+    found = await found_by(scenario.play, tmp_path)
     assert found["the centre knows everyone (nodes)"] == 16
     assert found["a name that stands in both cities is two nodes"]
     assert found["the centre hears of it all the same: sources carry advisories"] == ["new", "stale"]

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from aggregator.scenarios import edge
-from aggregator.scenarios.edge_outages import is_off
+from aggregator.scenarios.edge import scenario
+from aggregator.scenarios.edge.outages import is_off
 from aggregator.scenarios.stage import JetStream
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from tests.support.topology.regions import client_of
@@ -14,7 +14,7 @@ CLUSTERS = ("hub", "spoke-1", "spoke-2")
 
 
 async def test_hub_and_spokes_hold_what_the_documentation_counts(tmp_path: Path) -> None:
-    found = await found_by(edge.play, tmp_path)
+    found = await found_by(scenario.play, tmp_path)
     assert found["the hub's system account sees"] == dict.fromkeys(CLUSTERS, 3)
     cnc = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
     assert found["each spoke has what the hub was told before, in a stream of one name in two domains"] == cnc

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from aggregator.scenarios import semantics
+from aggregator.scenarios.semantics import scenario
 from tests.support.topology.scenarios import found_by
 
 TEN = [str(number) for number in range(1, 11)]
 
 
 async def test_sources_and_mirrors_do_as_documented_and_otherwise_where_noted(tmp_path: Path) -> None:
-    found = await found_by(semantics.play, tmp_path)
+    found = await found_by(scenario.play, tmp_path)
     _sources(found)
     _mirrors(found)
     _retention(found)

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from aggregator.scenarios.fleet_nodes import ADVISORIES
-from aggregator.scenarios.fleet_records import read
+from aggregator.scenarios.fleet.nodes import ADVISORIES
+from aggregator.scenarios.fleet.records import read
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream
 from shared.wire import ChoriaAdvisory, decode_advisory

@@ -6,10 +6,10 @@ Source: "JetStream-LeafNodes-Demo" of Matthias Hanel, the script of "Persistence
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aggregator.scenarios import edge_accounts, edge_domains, edge_outages, edge_system
-from aggregator.scenarios.edge_network import HUB, SPOKES, network
-from aggregator.scenarios.edge_scene import Credentials, Scene
-from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.edge import accounts, domains, outages, system
+from aggregator.scenarios.edge.network import HUB, SPOKES, network
+from aggregator.scenarios.edge.scene import Credentials, Scene
+from aggregator.scenarios.edge.tokens import Account, Operator
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream
 
@@ -24,16 +24,16 @@ async def play(directory: Path, narrator: Narrator) -> None:
     async with network(directory / "domains", operator, credentials, [test], domains=True) as apart:
         await apart.started()
         scene = Scene(directory, operator, credentials, apart, test, narrator)
-        await edge_system.with_domains(scene, operator.system)
+        await system.with_domains(scene, operator.system)
         # The others start while these are at work.
         async with network(directory / "merged", operator, credentials, [test], domains=False) as merged:
-            await _across_domains(scene, edge_domains.play, edge_outages.links_cut, edge_outages.hub_down)
+            await _across_domains(scene, domains.play, outages.links_cut, outages.hub_down)
             narrator.chapter("Meanwhile: as many other servers, without domains, whose JetStreams are one")
             await merged.started()
             without = Scene(directory / "merged", operator, credentials, merged, test, narrator)
-            await edge_system.without_domains(without, operator.system)
-        await edge_outages.catch_up(scene)
-        await edge_accounts.play(scene)
+            await system.without_domains(without, operator.system)
+        await outages.catch_up(scene)
+        await accounts.play(scene)
         at_each = (scene.nats_command(test, cluster, "stream report") for cluster in (HUB, *SPOKES))
         servers = scene.nats_command(operator.system, HUB, "server list")
         await narrator.stay(scene.topology.way, servers, *at_each)

@@ -3,7 +3,7 @@
 ``LAKEHOUSE`` is the aggregator.toml with which a rollup reads the centre.
 """
 
-from aggregator.scenarios.fleet_nodes import ADVISORIES, REGISTRATION
+from aggregator.scenarios.fleet.nodes import ADVISORIES, REGISTRATION
 
 LAKEHOUSE = """\
 [hub]

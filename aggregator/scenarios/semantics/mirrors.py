@@ -1,7 +1,7 @@
 """What a mirror keeps of its origin, and what is its own."""
 
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.semantics_sources import ORIGIN
+from aggregator.scenarios.semantics.sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
 from shared.instants import format_instant, parse_instant
 

@@ -1,17 +1,16 @@
 """Streams across accounts: mirrored, read through a durable consumer, and gathered through an account in between."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
 
-from aggregator.scenarios import edge_layout as layout
-from aggregator.scenarios.edge_domains import COUNT, Counts, counts_in, publish, until_heard
-from aggregator.scenarios.edge_map import account_graph
-from aggregator.scenarios.edge_network import HUB, SPOKES
-from aggregator.scenarios.edge_scene import Scene
-from aggregator.scenarios.edge_tokens import Account
+from aggregator.scenarios.edge import layout
+from aggregator.scenarios.edge.domains import COUNT, Counts, counts_in, publish, until_heard
+from aggregator.scenarios.edge.network import HUB, SPOKES
+from aggregator.scenarios.edge.scene import Scene
+from aggregator.scenarios.edge.tokens import Account
 from aggregator.scenarios.stage import JetStream, insist
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import Report
@@ -240,3 +239,41 @@ async def _answers(jetstream: JetStream, subject: str) -> bool:
     except (RequestFailed, ApiError):
         return False
     return True
+
+
+def account_graph(accounts: Sequence[Account], hub: str, spokes: Iterable[str], joined: Iterable[str]) -> str:
+    """Draw for GraphViz who takes what of whom, and which leaf nodes each spoke joins."""
+    names = {account.key.public: account.name for account in accounts}
+    lines = [
+        "digraph accounts {",
+        "  rankdir=LR;",
+        "  nodesep=0.6;",
+        '  node [fontname="sans-serif"];',
+        '  edge [fontsize="10"];',
+    ]
+    lines += [f"  {_quoted(account.name)} [shape=box, label={_label(account)}];" for account in accounts]
+    for account in accounts:
+        for lender in dict.fromkeys(each["account"] for each in account.imports):
+            taken = list(_taken(account, lender))
+            lines.append(f"  {_quoted(names[lender])} -> {_quoted(account.name)} [label={_quoted(*taken)}];")
+    lines += [f"  {_quoted(place)} [shape=ellipse];" for place in (hub, *spokes)]
+    links = _quoted("leaf nodes join", *joined)
+    lines += [f"  {_quoted(spoke)} -> {_quoted(hub)} [dir=both, style=dashed, label={links}];" for spoke in spokes]
+    return "\n".join([*lines, "}", ""])
+
+
+def _label(account: Account) -> str:
+    lent = [f"{each['type']} {each['subject']}" for each in account.exports]
+    return _quoted(account.name, "JetStream" if account.has_jetstream else "no JetStream", *lent)
+
+
+def _taken(account: Account, lender: str) -> Iterator[str]:
+    for each in account.imports:
+        if each["account"] == lender:
+            own = each.get("local_subject", "")
+            yield f"{each['type']} {each['subject']}" + (f" as {own}" if own else "")
+
+
+def _quoted(*lines: str) -> str:
+    """Quote as GraphViz does; lines are joined by its own line break."""
+    return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.edge.tokens import Account, Operator
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import ServerSettings
 

@@ -3,7 +3,7 @@
 import time
 
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.semantics_sources import ORIGIN
+from aggregator.scenarios.semantics.sources import ORIGIN
 from aggregator.scenarios.stage import JetStream, Topology
 from shared.embedded.link import EmbeddedLink
 

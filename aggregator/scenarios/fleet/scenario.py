@@ -9,8 +9,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from aggregator.scenarios import fleet_copies, fleet_levels, fleet_plain
-from aggregator.scenarios.fleet_agents import (
+from aggregator.scenarios.fleet import copies, plain
+from aggregator.scenarios.fleet import levels as at_levels
+from aggregator.scenarios.fleet.agents import (
     REGION,
     RELAY,
     STALE_MINUTES,
@@ -19,10 +20,10 @@ from aggregator.scenarios.fleet_agents import (
     city_settings,
     relay_settings,
 )
-from aggregator.scenarios.fleet_layout import CITY_STREAMS, LAKEHOUSE, TREE_STREAMS
-from aggregator.scenarios.fleet_levels import Levels
-from aggregator.scenarios.fleet_nodes import INTERVAL, Nodes, here
-from aggregator.scenarios.fleet_records import NodeKey, read
+from aggregator.scenarios.fleet.layout import CITY_STREAMS, LAKEHOUSE, TREE_STREAMS
+from aggregator.scenarios.fleet.levels import Levels
+from aggregator.scenarios.fleet.nodes import INTERVAL, Nodes, here
+from aggregator.scenarios.fleet.records import NodeKey, read
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import Topology, connected, nats_command
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
@@ -54,7 +55,7 @@ async def play(directory: Path, narrator: Narrator) -> None:
         levels = Levels(dict(zip(CITIES, at_cities, strict=True)), at_region, at_centre)
         await narrator.comes("the centre reaches the region's JetStream", lambda: at_centre.reaches(REGION), True)
         topology = await _lay_out(directory, city_servers, centre, narrator)
-        await fleet_copies.publish(levels)
+        await copies.publish(levels)
 
         crew = await stack.enter_async_context(agents(directory / "agents"))
         for city, server in zip(CITIES, city_servers, strict=True):
@@ -65,14 +66,14 @@ async def play(directory: Path, narrator: Narrator) -> None:
             await stack.enter_async_context(nodes.registering())
         await _announce(levels, narrator)
         await _watch(levels, fleets, crew, narrator)
-        await fleet_levels.freshness(levels, {SILENT, GONE}, narrator)
+        await at_levels.freshness(levels, {SILENT, GONE}, narrator)
         retired = ["new", "stale", "retired"]
         await narrator.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
         await narrator.comes("and watermarks vouch for all that was said", levels.all_is_vouched_for, True)
-        await fleet_copies.judge(levels, narrator)
+        await copies.judge(levels, narrator)
         narrator.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
-        await fleet_plain.play(at_centre, narrator)
-        await fleet_levels.judge(levels, SILENT, GONE, narrator)
+        await plain.play(at_centre, narrator)
+        await at_levels.judge(levels, SILENT, GONE, narrator)
         lakehouse = directory / "aggregator.toml"
         interval = here(INTERVAL) // 1000
         lakehouse.write_text(LAKEHOUSE.format(centre=centre.url, interval=interval), encoding="utf-8")

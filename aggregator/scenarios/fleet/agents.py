@@ -9,7 +9,7 @@ import msgspec
 
 from aggregator.demo.processes import Child
 from aggregator.demo.story import muster
-from aggregator.scenarios.fleet_nodes import here
+from aggregator.scenarios.fleet.nodes import here
 
 REGION = "eu"
 BLOCK = "nodes"

@@ -6,14 +6,8 @@ each with a JetStream domain of its own.
 
 from pathlib import Path
 
-from aggregator.scenarios import (
-    semantics_durable,
-    semantics_links,
-    semantics_mirrors,
-    semantics_retention,
-    semantics_sources,
-)
 from aggregator.scenarios.narrator import Narrator
+from aggregator.scenarios.semantics import durable, links, mirrors, retention, sources
 from aggregator.scenarios.stage import Topology, connected, nats_command
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
@@ -24,7 +18,7 @@ USERS = f"""
 authorization {{
   users: [
     {{ user: muster, password: muster }}
-    {{ user: app, password: app{semantics_sources.DENIED} }}
+    {{ user: app, password: app{sources.DENIED} }}
   ]
 }}
 no_auth_user: muster
@@ -52,11 +46,11 @@ async def play(directory: Path, narrator: Narrator) -> None:
             await narrator.comes("the hub reaches the edge's JetStream", lambda: at_hub.reaches("edge"), True)
             head = f'[hub]\nservers = ["{hub.url}"]\ndomain = "hub"\n'
             topology = Topology(directory / "topology.toml", head, narrator.sentence)
-            await semantics_sources.play(topology, hub, at_hub, at_hub_as_app, narrator)
-            await semantics_mirrors.play(topology, at_hub, narrator)
-            await semantics_retention.play(topology, at_hub, at_edge, narrator)
-            await semantics_durable.play(topology, at_hub, narrator)
-            await semantics_links.play(topology, at_hub, at_edge, link, narrator)
+            await sources.play(topology, hub, at_hub, at_hub_as_app, narrator)
+            await mirrors.play(topology, at_hub, narrator)
+            await retention.play(topology, at_hub, at_edge, narrator)
+            await durable.play(topology, at_hub, narrator)
+            await links.play(topology, at_hub, at_edge, link, narrator)
             await narrator.stay(
                 topology.way,
                 nats_command(hub.url, "stream report"),

@@ -1,7 +1,7 @@
 """Copy a stream whole, as the replicator does that samples nothing: elsewhere, stored otherwise, on other subjects."""
 
-from aggregator.scenarios.fleet_levels import Levels
-from aggregator.scenarios.fleet_records import read
+from aggregator.scenarios.fleet.levels import Levels
+from aggregator.scenarios.fleet.records import read
 from aggregator.scenarios.narrator import Narrator
 
 COUNT = 100

@@ -5,9 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.scenarios.fleet_agents import RELAY, STALE_MINUTES
-from aggregator.scenarios.fleet_nodes import ADVISORIES, REGISTRATION, in_minutes
-from aggregator.scenarios.fleet_records import (
+from aggregator.scenarios.fleet.agents import RELAY, STALE_MINUTES
+from aggregator.scenarios.fleet.nodes import ADVISORIES, REGISTRATION, in_minutes
+from aggregator.scenarios.fleet.records import (
     Arrival,
     NodeKey,
     Stored,

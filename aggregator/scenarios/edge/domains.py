@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from aggregator.scenarios import edge_layout as layout
-from aggregator.scenarios.edge_network import HUB, SPOKES
-from aggregator.scenarios.edge_scene import Scene
+from aggregator.scenarios.edge import layout
+from aggregator.scenarios.edge.network import HUB, SPOKES
+from aggregator.scenarios.edge.scene import Scene
 from aggregator.scenarios.narrator import DEADLINE
 from aggregator.scenarios.stage import JetStream, Topology
 from aggregator.topology.report.tables import Report

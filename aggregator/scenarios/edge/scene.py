@@ -3,8 +3,8 @@
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from aggregator.scenarios.edge_network import HUB, Network, push, server_names
-from aggregator.scenarios.edge_tokens import Account, Operator
+from aggregator.scenarios.edge.network import HUB, Network, push, server_names
+from aggregator.scenarios.edge.tokens import Account, Operator
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from shared.nats.connection import ConnectFailed, connect

@@ -5,9 +5,9 @@ from typing import Any
 
 from nats.errors import NoRespondersError
 
-from aggregator.scenarios.edge_domains import CNC_COUNTS, COUNT, Counts, counts_in, publish
-from aggregator.scenarios.edge_network import HUB, SPOKES
-from aggregator.scenarios.edge_scene import Scene
+from aggregator.scenarios.edge.domains import CNC_COUNTS, COUNT, Counts, counts_in, publish
+from aggregator.scenarios.edge.network import HUB, SPOKES
+from aggregator.scenarios.edge.scene import Scene
 from aggregator.scenarios.stage import JetStream
 from shared.instants import format_duration
 from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from aggregator.scenarios.edge_network import HUB, SERVERS_EACH, SPOKES, server_names
-from aggregator.scenarios.edge_scene import Scene
-from aggregator.scenarios.edge_tokens import Account
+from aggregator.scenarios.edge.network import HUB, SERVERS_EACH, SPOKES, server_names
+from aggregator.scenarios.edge.scene import Scene
+from aggregator.scenarios.edge.tokens import Account
 from aggregator.scenarios.server_reports import (
     GATHER_BRIEFLY,
     clusters,

@@ -1,0 +1,1 @@
+"""A hub and two spokes with domains, leaf nodes and accounts."""

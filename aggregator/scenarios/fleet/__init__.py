@@ -1,0 +1,1 @@
+"""A fleet's registrations, sampled from city to region to centre."""

@@ -1,0 +1,1 @@
+"""What sources and mirrors take, keep and refuse."""
