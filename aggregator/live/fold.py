@@ -481,8 +481,9 @@ class Fleet:
         found = contests.contests(lives)
         if not found and not block.silent:
             return
-        last = max(found, key=lambda each: each.ended_at)
-        block.contested_from, block.contested_until = last.started_at, last.ended_at
+        # A contest is over without a trace where another incarnation turns out to have gone on for longer.
+        ends = [(each.ended_at, each.started_at) for each in found]
+        block.contested_until, block.contested_from = max(ends, default=(0, 0))
         silent = {each.incarnation: each.since for each in sorted(contests.silences(found), reverse=True)}
         if silent != block.silent:
             block.silent = silent

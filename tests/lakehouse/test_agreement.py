@@ -39,6 +39,8 @@ async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:
     reading = asyncio.create_task(feed.run())
     try:
         await until(lambda: stored >= sequence or reading.done(), "all is stored")
+        if reading.done():
+            reading.result()
     finally:
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)

@@ -130,6 +130,18 @@ def test_two_agents_that_speak_at_once_are_contested_until_one_is_silent(told: T
     assert told.view(at + HOUR).reason(1) is None
 
 
+def test_a_contest_is_forgotten_once_the_archive_tells_that_another_agent_went_on_for_longer(told: Told) -> None:
+    one, other, between = (Block("eu-west", "three", epoch=epoch) for epoch in (1, 3, 2))
+    at = START + 3 * HOUR
+    told.at(at, one.new("web1", START), one.watermark(START, START + MINUTE))
+    told.at(at + 1, other.watermark(START, START + 10 * MINUTE))
+    told.at(at + 2, other.watermark(START, START + HOUR + 5 * MINUTE), one.watermark(START, START + HOUR))
+    assert told.view(at + 2).reason(1) is UnknownReason.CONTESTED
+    told.at(at + 3, between.watermark(START, START + 5 * MINUTE), between.watermark(START, START + 2 * HOUR))
+    block = told.fleet.blocks[1]
+    assert (block.contested_from, block.contested_until, block.silent) == (0, 0, {})
+
+
 def test_maintenance_stands_before_unknown_and_stale_and_ends_when_it_is_over_or_taken_back(told: Told) -> None:
     window = DeclareMaintenance(START, LATE + HOUR, "new switch")
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 1, START, window))
