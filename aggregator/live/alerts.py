@@ -161,7 +161,7 @@ def words(incident: Incident) -> Words:
         sites = "" if incident.site else f", {incident.node_count:,} of {incident.expected_count:,} sites"
         what = f"unknown {since} ({incident.reason.replace('_', ' ')}{sites})"
     if incident.ended_at_us is not None:
-        how = {"retired": "its senders were retired"}.get(incident.outcome or "", "over")
+        how = {"retired": "nobody is expected there any more"}.get(incident.outcome or "", "over")
         what += f"; {how} since {format_instant(incident.ended_at_us)}"
     listed = [visible(node)[:64] for node in incident.nodes[:_MOST_LISTED]]
     more = incident.most_count - len(listed)

@@ -89,6 +89,7 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_until_us``: until then its senders' states are vouched for; ``observed_since_us``: without a gap since then.
     ``heard_at_us`` is the hub's time of its last watermark. ``ordinal`` is the last advisory that a watermark counted.
+    ``is_gone``: nobody is expected in it any more, for all its senders were retired or ``maintenance`` does not end.
     """
 
     block: str
@@ -103,6 +104,7 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     version: str
     maintenance: Maintenance | None = None
+    is_gone: bool = False
 
 
 class SiteView(msgspec.Struct, frozen=True, kw_only=True):

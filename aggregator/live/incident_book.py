@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from weakref import ref
 
 import msgspec
 
@@ -52,6 +53,7 @@ class IncidentBook:
         self._database.executescript(_SCHEMA)
         rows = self._database.execute("SELECT body FROM incidents WHERE ended_at_us IS NULL ORDER BY started_at_us")
         self._rules, self._read_since = rules, 0
+        self._fleet_ref: ref[Fleet] | None = None
         self.open: dict[Key, Incident] = {incident.key: incident for incident in map(_read, rows)}
 
     def close(self) -> None:
@@ -62,10 +64,12 @@ class IncidentBook:
         """Judge the fleet as it is; write and give what opened, changed or closed."""
         over = ended_maintenance(view.fleet, view.now)
         seen = [SeenSite(view, region, site, over) for region, site in view.site_names]
-        if not self._read_since or view.is_hub_behind:
-            self._read_since = view.now
+        # A state that is made anew is one that has just begun to be read.
+        if self._fleet_ref is None or self._fleet_ref() is not view.fleet or view.is_hub_behind:
+            self._fleet_ref, self._read_since = ref(view.fleet), view.now
         times = HubTimes(view.now, view.sourcing.caught_up_at, self._read_since)
-        changed = [each for each in judge(seen, self.open, times, self._rules) if self._is_news(each)]
+        judged = judge(seen, self.open, times, self._rules, view.is_closed)
+        changed = [each for each in judged if self._is_news(each)]
         self.save(changed)
         return changed
 
@@ -118,11 +122,17 @@ class IncidentBook:
                 )
 
     def news(self, receiver: str, limit: int = 100) -> list[News]:
-        """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end."""
+        """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end.
+
+        What is part of a wider incident is not told of; of its end is who was told of its beginning.
+        """
         rows = self._database.execute(
             "SELECT body, stage FROM incidents, (SELECT 0 AS stage UNION SELECT 1)"
-            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM told WHERE receiver = ?"
-            " AND told.incident_id = incidents.incident_id AND ended = stage) ORDER BY started_at_us, stage LIMIT ?",
+            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM told WHERE receiver = ?1"
+            " AND told.incident_id = incidents.incident_id AND ended = stage)"
+            " AND (coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '' OR stage = 1 AND EXISTS"
+            " (SELECT 1 FROM told WHERE receiver = ?1 AND told.incident_id = incidents.incident_id AND ended = 0))"
+            " ORDER BY started_at_us, stage LIMIT ?2",
             (receiver, limit),
         )
         return [News(_read(row), bool(row[1])) for row in rows]
@@ -144,10 +154,14 @@ class SeenSite:
     def __init__(self, view: View, region: str, site: str, over: dict[Scope, int]) -> None:
         self.region, self.site, self._view = region, site, view
         fleet, numbers = view.fleet, view.numbers_of(region, site)
+        there = [number for number in numbers if not view.is_gone(number)]
+        self.gone = not there
+        numbers = there or numbers
+        self._numbers = numbers
         told = [fleet.counts[number] for number in numbers]
         self.expected_count = sum(each[state] for each in told for state in (UP, STALE, UNHEARD, LOST))
         self.stale_count = sum(each[STALE] for each in told)
-        self.retired_count = sum(each[RETIRED] for each in told)
+        self.retired_count = sum(fleet.counts[number][RETIRED] for number in view.numbers_of(region, site))
         self.known_until_us = min(fleet.blocks[number].known_until for number in numbers)
         self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
         planned = [number for number in numbers if view.maintenance(number) is not None]
@@ -180,7 +194,7 @@ class SeenSite:
     @property
     def _stale(self) -> Iterator[int]:
         fleet = self._view.fleet
-        return (each for number in self._view.numbers_of(self.region, self.site) for each in fleet.stale[number])
+        return (each for number in self._numbers for each in fleet.stale[number])
 
 
 def ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:

@@ -7,18 +7,22 @@ somebody watched) and ``unknown`` (nobody could watch). The table of transitions
 | -------- | ------------------------------------------------- | -------------------------------------------- |
 | none     | the condition, for ``open_after`` of known time   | open, from the last word of those it is of  |
 | none     | the condition, in maintenance                     | none: its time begins when maintenance ends  |
-| none     | a wider place has the same cause                  | none: the region or the hub has the incident |
+| none     | a wider place has the same cause, or its incident | none: the region or the hub has the incident |
+| open     | a wider place has an incident of the same cause   | open, ``within`` that one, until it closes   |
 | open     | the condition                                     | open, with its numbers brought up to date    |
 | open     | not the condition, for ``close_after``            | closed, from when that became true           |
-| open     | nobody watches (``stale``), or the site vanished  | open: what is not seen resolves nothing      |
+| open     | nobody watches (``stale``), the hub is behind, or | open: what is not seen resolves nothing      |
+|          | the site vanished                                 |                                              |
 | open     | maintenance                                       | open: only creation is suppressed            |
+| any      | nobody is expected there any more: all senders    | none; closed after ``close_after``, with the |
+|          | retired, or an operator has closed the place      | outcome ``retired``                          |
 
 Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
 ``unknown`` the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from hashlib import blake2b
 from math import ceil
@@ -108,6 +112,10 @@ class SiteView(Protocol):
         """Why nobody knows how it is now, or None."""
 
     @property
+    def gone(self) -> bool:
+        """Whether nobody is expected there any more."""
+
+    @property
     def maintained(self) -> bool:
         """Whether the whole site is in maintenance now."""
 
@@ -144,12 +152,16 @@ class Key(msgspec.Struct, frozen=True, order=True):
     cause: Cause
 
 
+_HUB: Final = Key("", "", Cause.UNKNOWN)
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong at one place for one cause, from its beginning to its end.
 
     ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub) have it now,
     ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES. ``reason`` is
-    why an unknown place is unknown. ``clear_since_us``: since when the condition has been away.
+    why an unknown place is unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the
+    id of the wider incident that this one is part of as long as that goes on.
     """
 
     incident_id: str
@@ -167,6 +179,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     clear_since_us: int | None = None
     ended_at_us: int | None = None
     outcome: Outcome | None = None
+    within: str = ""
 
     @property
     def key(self) -> Key:
@@ -193,22 +206,39 @@ class Observation(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     reason: str = ""
     retired_count: int = 0
+    gone: bool = False
 
 
 def judge(
-    sites: Iterable[SiteView], open_incidents: Mapping[Key, Incident], hub: HubTimes, rules: Rules
+    sites: Iterable[SiteView],
+    open_incidents: Mapping[Key, Incident],
+    hub: HubTimes,
+    rules: Rules,
+    is_closed: Callable[[str, str], bool] = lambda _region, _site: False,
 ) -> list[Incident]:
     """Give the incidents that opened, changed or closed.
 
-    What is not among ``sites`` stays as it is.
+    What is not among ``sites`` stays as it is, unless an operator has closed the place (``is_closed``: region, site).
     """
-    changed = []
-    for seen in _observations(list(sites), open_incidents, hub, rules):
+    changed: dict[Key, Incident] = {}
+    for seen in _observations(list(sites), open_incidents, hub, rules, is_closed):
         incident = open_incidents.get(seen.key)
         after = _opened(seen) if incident is None else _continued(incident, seen, rules.close_after)
         if after is not None and after != incident:
-            changed.append(after)
-    return changed
+            changed[seen.key] = after
+    going_on = {key: each for key, each in {**open_incidents, **changed}.items() if each.ended_at_us is None}
+    for key, incident in going_on.items():
+        wider = next((going_on[each].incident_id for each in _wider_keys(key) if each in going_on), "")
+        if incident.within != wider:
+            changed[key] = msgspec.structs.replace(incident, within=wider)
+    return list(changed.values())
+
+
+def _wider_keys(key: Key) -> list[Key]:
+    """Name the places that have the same cause where they have one, the widest first."""
+    if key.cause is not Cause.UNKNOWN:
+        return []
+    return [each for each in (_HUB, Key(key.region, "", Cause.UNKNOWN)) if each < key]
 
 
 def incident_id(key: Key, started_at_us: int) -> str:
@@ -245,7 +275,8 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     nodes = incident.nodes
     if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
         nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
-    retired = seen.retired_count - incident.retired_before
+    # Most of those that were missing were given up, not heard again.
+    is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     return msgspec.structs.replace(
         incident,
         reason=seen.reason or incident.reason,
@@ -256,33 +287,53 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
         nodes=nodes,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
-        # Most of those that were missing were given up, not heard again.
-        outcome=None if not ended else Outcome.RETIRED if 2 * retired > incident.most_count else Outcome.RECOVERED,
+        outcome=None if not ended else Outcome.RETIRED if is_given_up else Outcome.RECOVERED,
     )
 
 
 def _observations(
-    sites: list[SiteView], open_incidents: Mapping[Key, Incident], hub: HubTimes, rules: Rules
+    sites: list[SiteView],
+    open_incidents: Mapping[Key, Incident],
+    hub: HubTimes,
+    rules: Rules,
+    is_closed: Callable[[str, str], bool],
 ) -> Iterator[Observation]:
+    behind = [site for site in sites if site.unknown == HUB_BEHIND]
+    began = hub.read_until_us if behind else None
+    yield _wider(_HUB, sites, behind, began, hub._replace(read_since_us=0), rules)
+    if behind:
+        # What the hub has not read, it cannot judge.
+        return
     regions: dict[str, list[SiteView]] = defaultdict(list)
     for site in sites:
         regions[site.region].append(site)
-    behind = [site for site in sites if site.unknown == HUB_BEHIND]
-    began = hub.read_until_us if behind else None
-    yield _wider(Key("", "", Cause.UNKNOWN), sites, behind, began, hub._replace(read_since_us=0), rules)
-    for region, members in regions.items():
-        lost = [site for site in members if site.unknown is not None and site.unknown != HUB_BEHIND]
+    for region, all_members in regions.items():
+        members = [site for site in all_members if not site.gone]
+        lost = [site for site in members if site.unknown is not None]
         began = _lost_region_since(members, lost, rules)
         key = Key(region, "", Cause.UNKNOWN)
-        seen = _wider(key, members, lost, began, hub, rules)
+        seen = msgspec.structs.replace(_wider(key, members, lost, began, hub, rules), gone=not members)
+        if _HUB in open_incidents:
+            seen = msgspec.structs.replace(seen, since_us=None)
         was = open_incidents.get(key)
-        there = {site.site for site in members}
+        there = {site.site for site in all_members}
         # A site that has vanished has not come back.
-        yield seen if was is None or there.issuperset(was.nodes) else msgspec.structs.replace(seen, clear=False)
-        for site in members:
-            yield _unknown_site(site, began is not None, hub, rules)
-            if site.unknown is None:
-                yield _stale_site(site, rules)
+        is_whole = was is None or all(node in there or is_closed(region, node) for node in was.nodes)
+        yield seen if is_whole else msgspec.structs.replace(seen, clear=False)
+        wider = began is not None or was is not None or _HUB in open_incidents
+        for site in all_members:
+            yield _unknown_site(site, wider, hub, rules)
+            if site.unknown is None or site.gone:
+                yield _stale_site(site, hub, rules)
+    seen_places = {(site.region, name) for site in sites for name in ("", site.site)}
+    for key in open_incidents:
+        if (key.region, key.site) not in seen_places and is_closed(key.region, key.site):
+            yield _gone(key, hub)
+
+
+def _gone(key: Key, hub: HubTimes) -> Observation:
+    """See of a place of which nothing is told any more that nobody is expected there."""
+    return Observation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
 
 
 def _lost_region_since(members: list[SiteView], lost: list[SiteView], rules: Rules) -> int | None:
@@ -307,7 +358,7 @@ def _wider(
         started_at,
         rules.unknown_after,
         clear=began is None,
-        watched_us=0,
+        watched_us=hub.read_since_us,
         node_count=len(lost),
         expected_count=len(sites),
         nodes=tuple(site.site for site in lost[:MOST_NODES]),
@@ -316,24 +367,28 @@ def _wider(
 
 
 def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> Observation:
-    counts = site.unknown is not None and not wider and not site.maintained and site.unknown != HUB_BEHIND
+    is_unknown = site.unknown is not None and not site.gone
+    counts = is_unknown and not wider and not site.maintained
     return Observation(
         Key(site.region, site.site, Cause.UNKNOWN),
         hub.now_us,
         max(site.known_until_us, hub.read_since_us, site.maintained_until_us) if counts else None,
         site.known_until_us,
         rules.unknown_after,
-        clear=site.unknown is None,
-        watched_us=site.observed_since_us,
-        node_count=site.expected_count if site.unknown is not None else 0,
+        clear=not is_unknown,
+        watched_us=0 if site.gone else site.observed_since_us,
+        node_count=site.expected_count if is_unknown else 0,
         expected_count=site.expected_count,
         nodes=(),
         reason=site.unknown or "",
+        gone=site.gone,
     )
 
 
-def _stale_site(site: SiteView, rules: Rules) -> Observation:
+def _stale_site(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
     """See whether too many are stale. Who is in maintenance opens no incident, but keeps one open."""
+    if site.gone:
+        return _gone(Key(site.region, site.site, Cause.STALE), hub)
     limit = max(rules.least_senders, ceil(rules.least_share * site.expected_count), 1)
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained

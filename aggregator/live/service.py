@@ -124,7 +124,7 @@ class Service:
         self._told: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}
         self._fleet: FleetView | None = None
-        self._sampled_at = 0
+        self._sampled_at = self._generation = 0
         self._readers: list[StoreReader] = []
         self._reading = asyncio.Semaphore(MOST_READERS)
         self._view: View | None = None
@@ -210,6 +210,11 @@ class Service:
             await self._sample(view)
 
     def _publish(self, view: View) -> None:
+        if self._generation != self.feed.restored:
+            # Of what the archive before told, nothing is said any more.
+            self._generation = self.feed.restored
+            self._shown.clear()
+            self.publish("reset", {})
         if view.whole != self._fleet:
             self._fleet = view.whole
             self.publish("fleet", view.whole)

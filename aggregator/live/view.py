@@ -1,7 +1,9 @@
 """Look at the folded state as of an instant of the hub's time: what is known now, why the rest is not, what is planned.
 
-A block whose vouched time ends longer ago than ``unknown_after`` is unknown, whatever its last advisories said; the
-observer's own faults (the hub, a region's source) are named before the site's. Pure: the instant is an argument.
+A block whose vouched time ends longer than ``unknown_after`` before what the hub has heard of its region is unknown,
+whatever its last advisories said; the observer's own faults (the hub, a region's source) are named before the site's.
+Of a block that is gone nobody is expected any more: all its senders were retired, or an operator has closed it (a
+maintenance without an end). Pure: the instant is an argument.
 """
 
 from collections import Counter, defaultdict
@@ -23,7 +25,7 @@ from aggregator.live.api import (
 )
 from aggregator.live.fold import Block, Fleet
 from aggregator.live.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
-from shared.instants import format_duration
+from shared.instants import LATEST, format_duration
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 
 _TOLD = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
@@ -74,10 +76,29 @@ class View:
         return self._reasons[number]
 
     def maintenance(self, number: int) -> Maintenance | None:
-        """Give the maintenance in which all of a block is."""
+        """Give the maintenance in which all of a block is: that which ends last."""
         block = self.fleet.blocks[number]
         scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
-        return next((each for scope in scopes for each in self._planned.get(scope, ()) if not each.senders), None)
+        whole = (each for scope in scopes for each in self._planned.get(scope, ()) if not each.senders)
+        return max(whole, key=lambda each: each.ended_at_us, default=None)
+
+    def is_closed(self, region: str, site: str = "") -> bool:
+        """Tell whether an operator has closed all of a region or site; so are those of which nothing is told."""
+        return any(
+            maintenance.ended_at_us >= LATEST and not maintenance.senders
+            for scope in (Scope(region), Scope(region, site))
+            for maintenance in self._planned.get(scope, ())
+        )
+
+    def closing(self, number: int) -> Maintenance | None:
+        """Give the order that has closed a block."""
+        found = self.maintenance(number)
+        return found if found is not None and found.ended_at_us >= LATEST else None
+
+    def is_gone(self, number: int) -> bool:
+        """Tell whether nobody is expected in a block any more."""
+        told = self.fleet.counts[number]
+        return bool(told[RETIRED] and not any(told[state] for state in LIVING)) or self.closing(number) is not None
 
     def planned_senders(self, number: int) -> dict[str, Maintenance]:
         """Give the senders of a block that are in maintenance by name."""
@@ -93,7 +114,10 @@ class View:
         """Count a block's senders by the state in which they are shown."""
         told = self.fleet.counts[number]
         living = told[UP] + told[STALE] + told[UNHEARD] + told[LOST]
-        if self.maintenance(number) is not None:
+        maintenance = self.maintenance(number)
+        if maintenance is not None:
+            if maintenance.ended_at_us >= LATEST:
+                return Counts(retired=living + told[RETIRED])
             return Counts(maintenance=living, retired=told[RETIRED])
         planned = [self.fleet.members[number][name] for name in self.planned_senders(number)]
         states = [self.fleet.senders.state[sender] for sender in planned]
@@ -110,7 +134,7 @@ class View:
 
     def shown(self, number: int, state: int, name: str) -> tuple[State, UnknownReason | None]:
         """Say how a sender is shown of which ``state`` was told, and why it is unknown."""
-        if state == RETIRED:
+        if state == RETIRED or self.closing(number) is not None:
             return State.RETIRED, None
         if self.maintenance(number) is not None or name in self.planned_senders(number):
             return State.MAINTENANCE, None
@@ -119,6 +143,8 @@ class View:
 
     def told_states(self, number: int, shown: State) -> frozenset[int]:
         """Say which states must have been told of senders of a block that are shown so, named maintenance aside."""
+        if self.closing(number) is not None:
+            return LIVING | {RETIRED} if shown is State.RETIRED else frozenset()
         if shown is State.RETIRED:
             return frozenset((RETIRED,))
         if self.maintenance(number) is not None:
@@ -152,10 +178,12 @@ class View:
         counts = Counts()
         for block in blocks:
             counts.add(block.counts)
-        unknown = [block for block in blocks if block.reason is not None and block.maintenance is None]
-        state = _state_of(counts, is_unknown=bool(unknown), in_maintenance=all(block.maintenance for block in blocks))
+        there = [block for block, number in zip(blocks, numbers, strict=True) if not self.is_gone(number)]
+        unknown = [block for block in there if block.reason is not None and block.maintenance is None]
+        in_maintenance = bool(there) and all(block.maintenance for block in there)
+        state = _state_of(counts, is_unknown=bool(unknown), in_maintenance=in_maintenance) if there else State.RETIRED
         changed_at = max(self.fleet.blocks[number].changed_at for number in numbers)
-        known_until = min(block.known_until_us for block in blocks)
+        known_until = min(block.known_until_us for block in there or blocks)
         stale_sets = [self.fleet.stale[number] for number in numbers]
         since = {
             State.UNKNOWN: min((block.known_until_us for block in unknown), default=known_until),
@@ -163,7 +191,8 @@ class View:
                 (min(map(self.fleet.senders.since.__getitem__, stale)) for stale in stale_sets if stale),
                 default=changed_at,
             ),
-            State.MAINTENANCE: max((each.maintenance.started_at_us for each in blocks if each.maintenance), default=0),
+            State.MAINTENANCE: max((each.maintenance.started_at_us for each in there if each.maintenance), default=0),
+            State.RETIRED: max([changed_at, *(each.started_at_us for each in map(self.closing, numbers) if each)]),
         }
         return SiteView(
             region=region,
@@ -193,6 +222,7 @@ class View:
             boot_id=block.boot_id,
             version=block.version,
             maintenance=self.maintenance(number),
+            is_gone=self.is_gone(number),
         )
 
     @cached_property
@@ -207,6 +237,8 @@ class View:
             counts = self.counts(number)
             total.add(counts)
             by_region.setdefault(block.region, Counts()).add(counts)
+            if self.is_gone(number):
+                continue
             if self._reasons[number] is None:
                 known_until = min(known_until or block.known_until, block.known_until)
             else:
@@ -263,10 +295,14 @@ class View:
             return UnknownReason.HUB_BEHIND
         if block.known_until < block.contested_until:
             return UnknownReason.CONTESTED
-        if self.now - block.known_until <= self.unknown_after:
-            return None
         if self._is_source_behind(block.region):
-            return UnknownReason.REGION_BEHIND
+            is_late = self.now - block.known_until > self.unknown_after
+            return UnknownReason.REGION_BEHIND if is_late else None
+        # Whoever is blind for a moment, and not yet for so long that it is named, accuses nobody behind it.
+        source = self.sourcing.sources.get(block.region, Source())
+        heard_through = min(self.sourcing.caught_up_at, self.now - source.silent_us)
+        if heard_through - block.known_until <= self.unknown_after:
+            return None
         return _reason_at_site(block, is_silent=self.now - block.heard_at > self.unknown_after)
 
     def _is_source_behind(self, region: str) -> bool:

@@ -65,8 +65,10 @@ class IncidentWatch:
     def metrics(self) -> Iterable[Metric]:
         """Give the open incidents, and who could be told of them."""
         held = GaugeMetricFamily("muster_live_open_incidents", "Incidents that go on, by cause", labels=["cause"])
+        # What is part of a wider one is no incident of its own meanwhile.
+        causes = [each.cause for each in self.book.open.values() if not each.within]
         for cause in Cause:
-            held.add_metric([cause], sum(key.cause is cause for key in self.book.open))
+            held.add_metric([cause], causes.count(cause))
         delivered = CounterMetricFamily("muster_live_alerts_delivered", "What was acknowledged", labels=["receiver"])
         failed = CounterMetricFamily("muster_live_alerts_failed", "Failed attempts to tell", labels=["receiver"])
         for counts, family in ((self._alerts.delivered_count, delivered), (self._alerts.failed_count, failed)):

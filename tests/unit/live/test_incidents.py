@@ -10,6 +10,8 @@ READ_UNTIL = NOON + SECOND
 STALE = Key("eu", "dub1", Cause.STALE)
 UNKNOWN = Key("eu", "dub1", Cause.UNKNOWN)
 REGION = Key("eu", "", Cause.UNKNOWN)
+HUB = Key("", "", Cause.UNKNOWN)
+CLOSED = {("eu", "closed"), ("ap", "")}
 
 
 class Site(msgspec.Struct, kw_only=True):
@@ -24,6 +26,7 @@ class Site(msgspec.Struct, kw_only=True):
     observed_since_us: int = 0
     known_until_us: int = NOON
     unknown: str | None = None
+    gone: bool = False
     maintained: bool = False
     maintained_until_us: int = 0
 
@@ -49,7 +52,7 @@ class Watch:
 
     def see(self, *sites: Site, now: int | None = None, read_since: int = 0) -> list[Incident]:
         at = now or max(site.known_until_us for site in sites)
-        changed = judge(sites, self.open, HubTimes(at, READ_UNTIL, read_since), RULES)
+        changed = judge(sites, self.open, HubTimes(at, READ_UNTIL, read_since), RULES, lambda *place: place in CLOSED)
         for incident in changed:
             if incident.ended_at_us is None:
                 self.open[incident.key] = incident
@@ -164,7 +167,7 @@ def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
     ("reason", "key", "started_at"),
     [
         ("region_behind", REGION, NOON),
-        ("hub_behind", Key("", "", Cause.UNKNOWN), READ_UNTIL),
+        ("hub_behind", HUB, READ_UNTIL),
         ("agent_silent", REGION, NOON),
     ],
 )
@@ -249,3 +252,109 @@ def test_senders_in_maintenance_open_no_incident() -> None:
     watch = Watch()
     watch.see(Site(stale=many(20), planned_count=15, known_until_us=NOON + 60 * MINUTE))
     assert watch.open == {}
+
+
+def test_a_sites_incident_becomes_part_of_its_regions_and_stands_by_itself_when_that_is_over() -> None:
+    watch = Watch()
+    dub1 = Site(unknown="agent_silent")
+    others = [Site(site=f"lon{number}", known_until_us=NOON + MINUTE) for number in range(3)]
+    watch.see(dub1, *others, now=NOON + MINUTE)
+    (alone,) = watch.open.values()
+    assert (alone.key, alone.within) == (UNKNOWN, "")
+
+    # The whole region is cut, a little later than the one site fell silent.
+    cut = [msgspec.structs.replace(site, unknown="region_behind") for site in (dub1, *others)]
+    watch.see(*cut, now=NOON + 3 * MINUTE)
+    assert set(watch.open) == {UNKNOWN, REGION}
+    assert watch.open[UNKNOWN].within == watch.open[REGION].incident_id
+
+    # It comes back, but for the one site, and another falls silent at once: no incident of its own as long as the
+    # region's goes on, whose time of being clear runs.
+    def back(minutes: int, *silent: str) -> list[Site]:
+        now = NOON + minutes * MINUTE
+        return [
+            dub1,
+            *(msgspec.structs.replace(each, known_until_us=now) for each in others if each.site not in silent),
+            *(Site(site=site, unknown="agent_silent", known_until_us=NOON + 2 * MINUTE) for site in silent),
+        ]
+
+    watch.see(*back(10), now=NOON + 10 * MINUTE)
+    watch.see(*back(12), now=NOON + 12 * MINUTE)
+    assert set(watch.open) == {UNKNOWN, REGION}
+    watch.see(*back(13), now=NOON + 13 * MINUTE)
+    watch.see(*back(14), now=NOON + 14 * MINUTE)
+    assert watch.open == {UNKNOWN: watch.open[UNKNOWN]}
+    assert (watch.open[UNKNOWN].incident_id, watch.open[UNKNOWN].within) == (alone.incident_id, "")
+    assert [each.key for each in watch.ended] == [REGION]
+
+
+def test_while_a_regions_incident_dies_down_no_site_of_it_opens_one() -> None:
+    watch = Watch()
+    cut = [Site(site=f"dub{number}", unknown="region_behind") for number in range(4)]
+    watch.see(*cut, now=NOON + 2 * MINUTE)
+    back = [msgspec.structs.replace(each, unknown=None, known_until_us=NOON + 9 * MINUTE) for each in cut[1:]]
+    silent = msgspec.structs.replace(cut[0], unknown="agent_silent")
+    watch.see(silent, *back, now=NOON + 9 * MINUTE)
+    assert list(watch.open) == [REGION]
+    watch.see(silent, *back, now=NOON + 12 * MINUTE)
+    watch.see(silent, *back, now=NOON + 12 * MINUTE + SECOND)
+    assert [(key.site, each.started_at_us) for key, each in watch.open.items()] == [("dub0", NOON)]
+
+
+def test_a_hub_that_is_behind_ends_no_incident_of_a_region_and_is_the_wider_one() -> None:
+    watch = Watch()
+    cut = [Site(site=f"dub{number}", unknown="region_behind") for number in range(4)]
+    watch.see(*cut, now=NOON + 2 * MINUTE)
+    before = watch.open[REGION]
+    behind = [msgspec.structs.replace(each, unknown="hub_behind") for each in cut]
+    for minutes in range(3, 20):
+        watch.see(*behind, now=NOON + minutes * MINUTE)
+    assert set(watch.open) == {HUB, REGION}
+    assert watch.ended == []
+    assert watch.open[REGION] == msgspec.structs.replace(before, within=watch.open[HUB].incident_id)
+    # The hub reads on, and the region is still cut: it is told of no second time.
+    for minutes in range(20, 25):
+        watch.see(*cut, now=NOON + minutes * MINUTE)
+    assert list(watch.open) == [REGION]
+    assert (watch.open[REGION].incident_id, watch.open[REGION].within) == (before.incident_id, "")
+
+
+@pytest.mark.parametrize("key", [STALE, UNKNOWN])
+def test_where_nobody_is_expected_any_more_no_incident_opens_and_an_open_one_ends(key: Key) -> None:
+    stale = many(20) if key is STALE else {}
+    site = Site(unknown=None if stale else "agent_silent", stale=stale)
+    later = msgspec.structs.replace(site, known_until_us=NOON + MINUTE if stale else NOON)
+    gone = msgspec.structs.replace(later, unknown="agent_silent", gone=True)
+    watch = Watch()
+    watch.see(gone, now=NOON + 90 * MINUTE)
+    assert watch.open == {}
+    watch.see(later, now=NOON + MINUTE)
+    assert list(watch.open) == [key]
+    for minutes in (90, 92):
+        watch.see(gone, now=NOON + minutes * MINUTE)
+    assert list(watch.open) == [key]
+    watch.see(gone, now=NOON + 93 * MINUTE)
+    assert [(each.key, each.outcome) for each in watch.ended] == [(key, Outcome.RETIRED)]
+
+
+def test_a_region_is_lost_by_the_sites_of_which_anything_is_expected() -> None:
+    gone = [Site(site=f"old{number}", unknown="agent_silent", gone=True) for number in range(4)]
+    watch = Watch()
+    watch.see(*gone, *(Site(site=f"dub{number}", known_until_us=NOON + 9 * MINUTE) for number in range(2)))
+    assert watch.open == {}
+    watch.see(*gone, *(Site(site=f"dub{number}", unknown="agent_silent") for number in range(2)), now=NOON + MINUTE)
+    assert watch.open[REGION].nodes == ("dub0", "dub1")
+
+
+def test_what_vanished_ends_where_an_operator_has_closed_it() -> None:
+    watch = Watch()
+    sites = [Site(site="closed", unknown="agent_silent"), Site(unknown="agent_silent"), Site(site="lon1")]
+    more = [Site(region="us", site=site, known_until_us=NOON + 60 * MINUTE) for site in ("nyc1", "nyc2")]
+    asian = [Site(region="ap", site="tyo1", unknown="region_behind")]
+    watch.see(*sites[:1], *sites[2:], *more, *asian, now=NOON + MINUTE)
+    watch.see(*sites[1:2], *more, now=NOON + 60 * MINUTE)
+    watch.see(*sites[1:2], *more, now=NOON + 63 * MINUTE)
+    assert set(watch.open) == {UNKNOWN}
+    assert {(each.key.region, each.key.site, each.outcome) for each in watch.ended} == {
+        ("eu", "closed", Outcome.RETIRED), ("ap", "", Outcome.RETIRED)
+    }  # fmt: skip

@@ -1,6 +1,7 @@
 """Why a block is unknown now, and what is counted meanwhile; whatever is not known is never called down."""
 
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,9 +11,11 @@ from aggregator.archive.reach import SKEW
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.coverage import Life
 from aggregator.live.fold import Archived, Fleet
-from aggregator.live.incident_book import SeenSite, ended_maintenance
+from aggregator.live.incident_book import IncidentBook, SeenSite, ended_maintenance
+from aggregator.live.incidents import Cause, Incident, Rules
+from aggregator.live.senders import LIVING, RETIRED
 from aggregator.live.view import Source, Sourcing, View
-from shared.instants import HOUR, MINUTE, SECOND
+from shared.instants import HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Message, said
 
@@ -25,13 +28,16 @@ class Told:
 
     def __init__(self) -> None:
         self.fleet = Fleet()
+        self.archived: list[Archived] = []
 
     def at(self, archived_at: int, *messages: Message) -> None:
         first = self.fleet.sequence + 1
-        self.fleet.fold(
+        told = [
             Archived(sequence, message.subject.encode(), archived_at, message.body)
             for sequence, message in enumerate(messages, start=first)
-        )
+        ]
+        self.archived += told
+        self.fleet.fold(told)
 
     def view(self, now: int, caught_up_at: int | None = None, **sources: Source) -> View:
         regions = {name.replace("_", "-"): source for name, source in sources.items()}
@@ -201,3 +207,87 @@ def test_a_watermark_with_a_number_that_no_store_holds_is_refused(told: Told, na
     body = msgspec.json.decode(message.body) | {name: 1 << 64}
     told.at(START + MINUTE, message._replace(body=msgspec.json.encode(body)))
     assert (told.fleet.refused, len(told.fleet.blocks)) == ({QuarantineReason.NOT_DECODABLE: 1}, 1)
+
+
+def test_who_is_blind_for_a_moment_accuses_nobody_behind_it(told: Told) -> None:
+    # The source of the region was heard last, and the archive read last, when the site's watermark was not late yet.
+    moment = Source(silent_us=MINUTE)
+    assert told.view(LATE, eu_west=moment).reason(0) is None
+    assert told.view(LATE, caught_up_at=LATE - MINUTE).reason(0) is None
+    assert told.view(LATE + MINUTE, eu_west=moment).reason(0) is UnknownReason.AGENT_SILENT
+    assert told.view(LATE + MINUTE + 1, eu_west=Source(silent_us=AFTER + 1)).reason(0) is UnknownReason.REGION_BEHIND
+
+
+def test_a_site_whose_senders_are_all_retired_is_not_missed_when_it_falls_silent(told: Told) -> None:
+    old = Block("eu-west", "old")
+    told.at(KNOWN_UNTIL, old.new("db1", START), old.watermark(START, KNOWN_UNTIL))
+    assert told.view(LATE).site("eu-west", "old").state is State.UNKNOWN
+    told.at(KNOWN_UNTIL, old.retired("db1", KNOWN_UNTIL, START), old.watermark(START, KNOWN_UNTIL))
+    late = told.view(LATE)
+    site = late.site("eu-west", "old")
+    assert (site.state, site.reason, site.counts) == (State.RETIRED, None, Counts(retired=1))
+    assert (site.blocks[0].is_gone, site.blocks[0].reason) == (True, UnknownReason.AGENT_SILENT)
+    assert (late.whole.unknown_site_count, late.whole.regions[0].unknown_site_count) == (1, 1)
+    assert SeenSite(late, "eu-west", "old", {}).gone
+    told.at(LATE, old.new("db2", LATE))
+    assert told.view(LATE).site("eu-west", "old").state is State.UNKNOWN
+
+
+def test_a_block_of_which_nobody_is_expected_makes_its_site_no_less_known(told: Told) -> None:
+    renamed = Block("eu-west", "dub1", "before")
+    told.at(START + MINUTE, renamed.new("web1", START), renamed.retired("web1", START + MINUTE, START + MINUTE))
+    known = told.view(LATE - 1)
+    site = known.site("eu-west", "dub1")
+    assert (site.state, site.reason, site.known_until_us) == (State.STALE, None, KNOWN_UNTIL)
+    seen = SeenSite(known, "eu-west", "dub1", {})
+    assert (seen.gone, seen.unknown, seen.known_until_us, seen.retired_count) == (False, None, KNOWN_UNTIL, 1)
+
+
+def test_a_site_that_an_operator_has_closed_is_expected_no_more_until_that_is_taken_back(told: Told) -> None:
+    closed = DeclareMaintenance(LATE, LATEST, "torn down")
+    planned = DeclareMaintenance(START, LATE + HOUR, "new switch")
+    told.at(LATE, said(Scope("eu-west", "dub1"), 1, LATE, planned), said(Scope("eu-west", "dub1"), 2, LATE, closed))
+    late = told.view(LATE)
+    site = late.site("eu-west", "dub1")
+    assert (site.state, site.since_us, site.counts) == (State.RETIRED, LATE, Counts(retired=2))
+    assert (late.is_closed("eu-west", "dub1"), late.is_closed("eu-west", "ber1")) == (True, False)
+    assert late.told_states(0, State.RETIRED) == LIVING | {RETIRED}
+    assert all(not late.told_states(0, state) for state in State if state is not State.RETIRED)
+    assert late.shown(0, told.fleet.senders.state[0], "web1") == (State.RETIRED, None)
+    assert (late.whole.unknown_site_count, late.block(0).maintenance) == (0, late.closing(0))
+    told.at(LATE, said(Scope("eu-west", "dub1"), 3, LATE, CancelMaintenance(2)))
+    assert told.view(LATE).counts(0) == Counts(maintenance=2)
+
+
+def test_a_state_that_is_made_anew_opens_no_incident_of_what_was_before_it_was_read(told: Told, tmp_path: Path) -> None:
+    book = IncidentBook(tmp_path / "incidents.db", Rules(unknown_after=MINUTE))
+    book.look(told.view(KNOWN_UNTIL))
+    again = Told()
+    again.fleet.fold(told.archived)
+    # All of it is read again at once, and the site's watermarks have not come yet.
+    assert (book.look(again.view(LATE)), book.look(again.view(LATE + MINUTE - 1))) == ([], [])
+    assert [each.started_at_us for each in book.look(again.view(LATE + MINUTE))] == [KNOWN_UNTIL]
+    book.close()
+
+
+def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_beginning_was(tmp_path: Path) -> None:
+    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    book.introduce("ops")
+    common = {
+        "region": "eu", "cause": Cause.UNKNOWN, "reason": "", "started_at_us": START, "known_until_us": START,
+        "node_count": 1, "expected_count": 1, "most_count": 1, "nodes": (),
+    }  # fmt: skip
+    first = Incident(incident_id="1", site="dub1", **common)  # type: ignore[arg-type]
+    book.save([first])
+    book.acknowledge("ops", book.news("ops"))
+    wide = Incident(incident_id="2", site="", **common)  # type: ignore[arg-type]
+    second = Incident(incident_id="3", site="ber1", within="2", **common)  # type: ignore[arg-type]
+    book.save([msgspec.structs.replace(first, within="2"), wide, second])
+    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("2", False)]
+    book.acknowledge("ops", book.news("ops"))
+    over = [msgspec.structs.replace(each, within="2", ended_at_us=START + 1) for each in (first, second)]
+    book.save(over)
+    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("1", True)]
+    book.save([msgspec.structs.replace(second, within="")])
+    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("3", False), ("1", True)]
+    book.close()

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { hubNow, setHubTime } from "./clock.js";
 import { h, instant, shape, show } from "./dom.js";
 import { fleetPage } from "./fleet.js";
-import { incidentsPage } from "./incidents.js";
+import { goesOn, incidentsPage } from "./incidents.js";
 import { senderPage } from "./sender.js";
 import { sendersPage, sitePage, sitesPage } from "./sites.js";
 import { begin, connection, hurry, listen } from "./stream.js";
@@ -103,7 +103,7 @@ async function countIncidents() {
   try {
     const found = await get("incidents");
     openIncidents.clear();
-    for (const each of found.incidents) if (!each.ended_at_us) openIncidents.add(each.incident_id);
+    for (const each of found.incidents) if (goesOn(each)) openIncidents.add(each.incident_id);
     showBadge();
   } catch {
     // The view's own questions say what is wrong.
@@ -138,8 +138,8 @@ listen((message) => {
     if (each.now_us) setHubTime(each.now_us);
     view?.heard[message.kind]?.(each);
     if (message.kind === "incident") {
-      if (each.ended_at_us) openIncidents.delete(each.incident_id);
-      else openIncidents.add(each.incident_id);
+      if (goesOn(each)) openIncidents.add(each.incident_id);
+      else openIncidents.delete(each.incident_id);
       showBadge();
     }
   }

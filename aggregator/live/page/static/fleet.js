@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { hubNow } from "./clock.js";
 import { curve } from "./curve.js";
 import { h, instant, link, named, shape, show, siteAddress, stateMark } from "./dom.js";
-import { inOrder, incidentCard } from "./incidents.js";
+import { goesOn, inOrder, incidentCard } from "./incidents.js";
 import { sentence } from "./advisories.js";
 import { counted, duration, number, percent, reason, visible } from "./text.js";
 
@@ -176,7 +176,7 @@ export function fleetPage(root, { announce }) {
     sites.clear();
     for (const site of some.sites) sites.set(`${site.region}/${site.site}`, site);
     siteTotal = some.total;
-    open = new Map(found.incidents.filter((each) => !each.ended_at_us).map((each) => [each.incident_id, each]));
+    open = new Map(found.incidents.filter(goesOn).map((each) => [each.incident_id, each]));
     recent.replaceChildren(...latest.advisories.map((each) => sentence(each)));
     drawNumbers();
     drawGrid();
@@ -225,8 +225,8 @@ export function fleetPage(root, { announce }) {
       site: siteChanged,
       advisory: prepend,
       incident: (incident) => {
-        if (incident.ended_at_us) open.delete(incident.incident_id);
-        else open.set(incident.incident_id, incident);
+        if (goesOn(incident)) open.set(incident.incident_id, incident);
+        else open.delete(incident.incident_id);
         drawIncidents();
       },
     },

@@ -11,6 +11,9 @@ const MOST_NAMED = 12;
 export const inOrder = (incidents) =>
   [...incidents].sort((a, b) => Boolean(a.clear_since_us) - Boolean(b.clear_since_us) || b.started_at_us - a.started_at_us);
 
+/** Whether an incident goes on, and is no part of a wider one. */
+export const goesOn = (incident) => !incident.ended_at_us && !incident.within;
+
 /** Say what an incident is in a sentence, beside the shape of its cause. */
 export function incidentCard(incident, level = "h3") {
   const place = incident.site ? link(siteAddress(incident.region, incident.site), named(incident.site, 60)) : incident.region ? h("span", {}, "region ", named(incident.region, 60)) : "The hub";
@@ -22,7 +25,7 @@ export function incidentCard(incident, level = "h3") {
     : `: unknown, ${reason(incident.reason)}${incident.site ? "" : `, ${number(count)} of ${counted(incident.expected_count, "site")}`}`;
   const names = incident.nodes.slice(0, MOST_NAMED);
   const more = incident.most_count - names.length;
-  const ended = over ? [", ", incident.outcome === "retired" ? "its senders retired " : "over ", instant(incident.ended_at_us), `, after ${duration(incident.ended_at_us - incident.started_at_us)}`] : [` (${duration(Math.max(0, (hubNow() || incident.known_until_us) - incident.started_at_us))})`];
+  const ended = over ? [", ", incident.outcome === "retired" ? "nobody expected any more since " : "over since ", instant(incident.ended_at_us), `, after ${duration(incident.ended_at_us - incident.started_at_us)}`] : [` (${duration(Math.max(0, (hubNow() || incident.known_until_us) - incident.started_at_us))})`];
   return h(
     "article",
     { class: `incident is-${over ? "retired" : stale ? "stale" : "unknown"}${incident.clear_since_us ? " is-clear" : ""}` },
@@ -40,14 +43,15 @@ export function incidentCard(incident, level = "h3") {
 export function incidentsPage(root) {
   const now = h("section");
   const past = h("section");
-  root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its senders are heard again, or are retired; that nobody can see them ends nothing."), now, past);
+  root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its senders are heard again, are retired, or an operator closes the place; that nobody can see them ends nothing."), now, past);
   let all = new Map();
 
   function draw() {
     const list = inOrder(all.values());
-    const open = list.filter((each) => !each.ended_at_us);
+    const open = list.filter(goesOn);
+    const parts = list.filter((each) => !each.ended_at_us && each.within);
     const over = list.filter((each) => each.ended_at_us);
-    now.replaceChildren(h("h2", {}, open.length ? counted(open.length, "open incident") : "No open incident"), ...open.map((each) => incidentCard(each)));
+    now.replaceChildren(h("h2", {}, open.length ? counted(open.length, "open incident") : "No open incident"), ...open.map((each) => incidentCard(each)), ...(parts.length ? [h("h2", {}, "Part of a wider one"), ...parts.map((each) => incidentCard(each))] : []));
     past.replaceChildren(...(over.length ? [h("h2", {}, "Over")] : []), ...over.map((each) => incidentCard(each)));
   }
 

@@ -6,8 +6,11 @@ import { h } from "./dom.js";
 import { ZONE, utcBeside, visible } from "./text.js";
 
 const HOUR = 3600 * 1e6;
+// A maintenance until then has no end: it closes what it is for.
+const NO_END = Date.UTC(2200, 0, 1) * 1000;
 const KINDS = {
   maintenance: "Declare maintenance",
+  close: "Close it for good: nobody is expected there any more",
   forward: "Have its next registration forwarded",
   retire: "Retire it: it is expected no more",
 };
@@ -22,7 +25,7 @@ const instantOf = (text) => new Date(text).getTime() * 1000;
 
 /** The form, folded; `place` has region and site, and block and sender where it is about one. */
 export function operateForm(place) {
-  const kinds = place.sender ? ["maintenance", "forward", "retire"] : ["maintenance"];
+  const kinds = place.sender ? ["maintenance", "forward", "retire"] : ["maintenance", "close"];
   const kind = h("select", { id: "kind", onchange: shown }, kinds.map((each) => h("option", { value: each }, KINDS[each])));
   const now = hubNow() || Date.now() * 1000;
   const [from, to] = [time("from", now), time("to", now + HOUR)];
@@ -52,8 +55,9 @@ export function operateForm(place) {
   }
 
   function shown() {
-    spans.hidden = kind.value !== "maintenance";
-    for (const each of [from, to]) each.input.disabled = spans.hidden;
+    spans.hidden = !["maintenance", "close"].includes(kind.value);
+    to.label.hidden = kind.value === "close";
+    for (const each of [from, to]) each.input.disabled = spans.hidden || each.label.hidden;
   }
 
   async function order(event) {
@@ -61,7 +65,7 @@ export function operateForm(place) {
     localStorage.setItem("muster-author", author.value);
     const asked = { kind: kind.value, author: author.value, why: why.value, region: place.region, site: place.site };
     if (place.sender) Object.assign(asked, { block: place.block, senders: [place.sender] });
-    if (!spans.hidden) Object.assign(asked, { started_at_us: instantOf(from.input.value), ended_at_us: instantOf(to.input.value) });
+    if (!spans.hidden) Object.assign(asked, { kind: "maintenance", started_at_us: instantOf(from.input.value), ended_at_us: to.label.hidden ? NO_END : instantOf(to.input.value) });
     await send(asked, said);
   }
 

@@ -4,7 +4,7 @@ import { get, path } from "./api.js";
 import { hubNow } from "./clock.js";
 import { bar, figures, headline, siteWords, total } from "./fleet.js";
 import { h, instant, link, named, senderAddress, shape, siteAddress, stateMark } from "./dom.js";
-import { incidentCard } from "./incidents.js";
+import { goesOn, incidentCard } from "./incidents.js";
 import { cancelButton, operateForm } from "./operate.js";
 import { longTable } from "./rows.js";
 import { duration, number, reason, remedy } from "./text.js";
@@ -129,7 +129,7 @@ function blockRow(block) {
     "tr",
     {},
     h("td", {}, named(block.block, 40)),
-    h("td", {}, block.reason ? stateMark("unknown", reason(block.reason)) : stateMark("up", "known")),
+    h("td", {}, block.is_gone ? stateMark("retired", "nobody expected") : block.reason ? stateMark("unknown", reason(block.reason)) : stateMark("up", "known")),
     h("td", {}, instant(block.observed_since_us)),
     h("td", {}, instant(block.known_until_us)),
     h("td", {}, instant(block.heard_at_us)),
@@ -168,7 +168,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
     title.replaceChildren(shape(site.state), " ", named(site.site, 60), ": ", h("span", {}, site.state === "unknown" ? "unknown" : headline(site.counts)));
     numbers.replaceChildren(figures(site.counts, `${location.pathname}?state=`), bar(site.counts));
     const mine = open.filter((each) => each.region === region && (each.site === name || !each.site) && (each.site ? each.cause === "stale" : each.nodes.includes(name)));
-    const remark = site.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(site.reason)} `), "since ", instant(site.known_until_us), `. ${remedy(site.reason)}`, " What was true until then is shown as it was; whether it still is, nobody knows.")) : "";
+    const remark = site.state === "retired" ? "" : site.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(site.reason)} `), "since ", instant(site.known_until_us), `. ${remedy(site.reason)}`, " What was true until then is shown as it was; whether it still is, nobody knows.")) : "";
     why.replaceChildren(remark, ...planned(), ...mine.map((each) => incidentCard(each, "h2")));
     blocks.replaceChildren(
       h("table", { class: "data" }, h("caption", { class: "unseen" }, "Stream blocks of the site"), h("thead", {}, h("tr", {}, ["Block", "State", "Watched since", "Known until", "Heard at the hub", "Senders", "Agent"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, site.blocks.map(blockRow))),
@@ -182,7 +182,8 @@ export function sitePage(root, { parts: [region, name], parameters }) {
   }
 
   function planned() {
-    return site.blocks.filter((block) => block.maintenance).map(({ block, maintenance }) =>
+    return site.blocks.filter((block) => block.maintenance).map(({ block, is_gone: gone, maintenance }) =>
+      gone ? h("p", { class: "note" }, shape("retired"), h("span", {}, h("b", {}, `${block} is closed `), "since ", instant(maintenance.started_at_us), ": ", named(maintenance.reason, 200), " (", named(maintenance.author, 60), "). Nobody is expected there.", cancelButton(maintenance))) :
       h("p", { class: "note is-maintenance" }, shape("maintenance"), h("span", {}, h("b", {}, `Maintenance of ${block} `), "from ", instant(maintenance.started_at_us), " to ", instant(maintenance.ended_at_us), ": ", named(maintenance.reason, 200), " (", named(maintenance.author, 60), ")", cancelButton(maintenance))),
     );
   }
@@ -199,7 +200,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
     load: async () => {
       rows.refresh();
       const [found, incidents] = await Promise.all([get(`sites/${path(region, name)}`), get("incidents")]);
-      open = incidents.incidents.filter((each) => !each.ended_at_us);
+      open = incidents.incidents.filter(goesOn);
       take(found);
     },
     heard: {
@@ -213,7 +214,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
       },
       incident: (incident) => {
         open = open.filter((each) => each.incident_id !== incident.incident_id);
-        if (!incident.ended_at_us) open.push(incident);
+        if (goesOn(incident)) open.push(incident);
         draw();
       },
     },
