@@ -10,7 +10,7 @@ import msgspec
 
 from shared.identifiers import BlockId
 from shared.thresholds import InvalidThresholds, Thresholds
-from shared.wire import WireError
+from shared.wire import Int64, WireError
 
 PROTOCOL = "muster:policy:1"
 STREAM: Final = "MUSTER_POLICY"
@@ -95,8 +95,8 @@ class RetireSender(msgspec.Struct, frozen=True, tag="retire", tag_field="kind"):
 class DeclareMaintenance(msgspec.Struct, frozen=True, tag="maintenance", tag_field="kind"):
     """Whoever is meant is in maintenance in ``[started_at_us, ended_at_us)``; without ``sender_ids`` all are."""
 
-    started_at_us: int
-    ended_at_us: int
+    started_at_us: Int64
+    ended_at_us: Int64
     reason: str
     sender_ids: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ class DeclareMaintenance(msgspec.Struct, frozen=True, tag="maintenance", tag_fie
 class CancelMaintenance(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
     """Take back the maintenance that ``revision`` declared, wholly."""
 
-    revision: int
+    revision: Int64
 
 
 Order = SetThresholds | ForwardSender | RetireSender | DeclareMaintenance | CancelMaintenance
@@ -117,9 +117,9 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     protocol: str = PROTOCOL
-    revision: int
-    stream_created_us: int
-    given_at_us: int
+    revision: Int64
+    stream_created_us: Int64
+    given_at_us: Int64
     author: str
     order: Order
 

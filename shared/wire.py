@@ -189,9 +189,9 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     sequence: Int64
     advisory_ordinal: Int64
-    senders: dict[str, int]
-    outbox: dict[str, int]
-    counters: dict[str, dict[str, int]]
+    senders: dict[str, Int64]
+    outbox: dict[str, Int64]
+    counters: dict[str, dict[str, Int64]]
     stale_after: Int64
     retire_after: Int64
     blind_after: Int64

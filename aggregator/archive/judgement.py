@@ -14,12 +14,23 @@ from msgspec import UNSET
 
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.instants import EARLIEST, LATEST, SECOND
-from shared.policy import parse_policy_subject
+from shared.policy import (
+    CancelMaintenance,
+    DeclareMaintenance,
+    ForwardSender,
+    RetireSender,
+    Revision,
+    decode_revision,
+    parse_policy_subject,
+)
 from shared.subjects import ROOT, RecordType, parse_subject
 from shared.wire import CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, WireError, decode_advisory, decode_watermark
 
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""
+
+LONGEST_INCARNATION = 64
+"""In letters: what is longer is none, and would be kept with each block."""
 
 _SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -93,6 +104,8 @@ def judged_advisory(payload: bytes, named: AdvisorySubject, earliest: int) -> Ad
         return QuarantineReason.NOT_DECODABLE
     if not found.value or (named.site is None and not _SITE_NAME.fullmatch(found.replicator)):
         return QuarantineReason.NOT_DECODABLE
+    if isinstance(found, Advisory) and len(found.incarnation) > LONGEST_INCARNATION:
+        return QuarantineReason.NOT_DECODABLE
     wanted = (
         named if named.site is not None else AdvisorySubject(found.kind, named.region, found.replicator, named.block)
     )
@@ -117,10 +130,36 @@ def judged_watermark(payload: bytes, block_id: BlockId, earliest: int) -> Waterm
         return QuarantineReason.NOT_TEXT
     except WireError:
         return QuarantineReason.NOT_DECODABLE
+    if len(found.incarnation) > LONGEST_INCARNATION:
+        return QuarantineReason.NOT_DECODABLE
     if (found.region, found.site, found.block) != (block_id.region, block_id.site, block_id.block):
         return QuarantineReason.CONTRADICTS_SUBJECT
     is_plausible = EARLIEST <= found.observed_since_us <= found.observed_through_us <= LATEST
+    is_plausible = is_plausible and found.rebuilt_at_us <= LATEST
     return found if is_plausible and found.observed_through_us >= earliest else QuarantineReason.IMPLAUSIBLE_INSTANT
+
+
+def judged_revision(payload: bytes) -> Revision | QuarantineReason:
+    """Read a revision of the policy."""
+    try:
+        _ = payload.isascii() or payload.decode()
+        found = decode_revision(payload)
+    except UnicodeDecodeError:
+        return QuarantineReason.NOT_TEXT
+    except WireError:
+        return QuarantineReason.NOT_DECODABLE
+    is_whole, is_plausible = True, EARLIEST <= found.given_at_us <= LATEST
+    match found.order:
+        case ForwardSender(sender_id) | RetireSender(sender_id):
+            is_whole = bool(sender_id)
+        case DeclareMaintenance(started_at, ended_at, _, sender_ids):
+            is_whole = started_at < ended_at and all(sender_ids)
+            is_plausible = is_plausible and started_at >= EARLIEST and ended_at <= LATEST
+        case CancelMaintenance(revision):
+            is_whole = revision > 0
+    if not is_whole:
+        return QuarantineReason.NOT_DECODABLE
+    return found if is_plausible else QuarantineReason.IMPLAUSIBLE_INSTANT
 
 
 def _with_our_names(plain: ChoriaAdvisory, named: AdvisorySubject) -> PlainAdvisory:

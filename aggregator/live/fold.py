@@ -24,6 +24,7 @@ from aggregator.archive.judgement import (
     QuarantineReason,
     advisory_subject,
     judged_advisory,
+    judged_revision,
     judged_watermark,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
@@ -37,11 +38,10 @@ from shared.policy import (
     ForwardSender,
     RetireSender,
     Scope,
-    decode_revision,
     parse_policy_subject,
 )
 from shared.subjects import RecordType, parse_subject
-from shared.wire import Watermark, WireError
+from shared.wire import Watermark
 
 _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
@@ -52,6 +52,9 @@ _RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
 _RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in _KINDS)
 _DATED_BACK = (STALE, UNHEARD)
+MOST_LIVES = 128
+"""So many incarnations of a block are known, the last ones: each restart of a stream in memory is another."""
+_LONGEST_TEXT = 256
 
 
 class Archived(NamedTuple):
@@ -157,8 +160,14 @@ class Block(msgspec.Struct, gc=False):
         """Give what is known of one of its incarnations."""
         found = self.lives.get(incarnation)
         if found is None:
+            if len(self.lives) >= MOST_LIVES:
+                del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
             found = self.lives[incarnation] = Life(incarnation)
         return found
+
+    def _rank_of_life(self, life: Life) -> tuple[bool, int]:
+        """Say how late a life is to be forgotten: those that say whom not to believe last, the others by their end."""
+        return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
 
     @property
     def newest(self) -> Life | None:
@@ -311,7 +320,7 @@ class Fleet:
             return
         is_ahead = claimed > archived_at + SKEW
         if is_again and life is not None:
-            if not self._was_told(sender, event_id, changes):
+            if not self._was_told(sender, event_id, claimed, changes):
                 life.is_told_twice(said.ordinal or 0)
                 self._take_back(block, life)
             elif is_ahead:
@@ -366,8 +375,14 @@ class Fleet:
             block.known_since = min(block.known_since, block.known_until)
         block.put_back = any(each.put_back_from for each in lives)
 
-    def _was_told(self, sender: int, event_id: str, changes: Changes) -> bool:
-        return any(told.event_id == event_id for told in self._story(sender, changes))
+    def _was_told(self, sender: int, event_id: str, at: int, changes: Changes) -> bool:
+        earliest = None
+        for told in self._story(sender, changes):
+            if told.event_id == event_id:
+                return True
+            earliest = told
+        # It may be what is kept no more: who sends everything again accuses nobody.
+        return earliest is not None and earliest.previous > 0 and at < earliest.archived_at
 
     def _story(self, sender: int, changes: Changes) -> Iterator[Told]:
         """Give all that was told of a sender, the last first."""
@@ -450,13 +465,14 @@ class Fleet:
             earliest = max(earliest, created)
         since = min(max(said.observed_since_us, earliest), through)
         life = block.life(said.incarnation)
-        life.store = said.rebuilt_at_us
+        life.store = max(said.rebuilt_at_us, 0)
         life.since = min(life.since or since, since)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = archived_at
         life.add(Mark(since, through, said.advisory_ordinal))
         block.heard_at, block.claimed_through = archived_at, said.observed_through_us
-        block.agent, block.boot_id, block.version = said.agent, said.boot_id, said.version
+        texts = (said.agent, said.boot_id, said.version)
+        block.agent, block.boot_id, block.version = (text[:_LONGEST_TEXT] for text in texts)
         block.stale_after, block.blind_after = said.stale_after, said.blind_after
         block.ordinal = said.advisory_ordinal
         if said.rebuilt_at_us > block.lost_at:
@@ -529,10 +545,9 @@ class Fleet:
         block.put_back = any(life.put_back_from for life in lives)
 
     def _revision(self, scope: Scope, payload: bytes, changes: Changes) -> None:
-        try:
-            said = decode_revision(payload)
-        except WireError:
-            self.refused[QuarantineReason.NOT_DECODABLE] = self.refused.get(QuarantineReason.NOT_DECODABLE, 0) + 1
+        said = judged_revision(payload)
+        if isinstance(said, QuarantineReason):
+            self.refused[said] = self.refused.get(said, 0) + 1
             return
         order, key = said.order, (said.stream_created_us, said.revision)
         if isinstance(order, DeclareMaintenance | CancelMaintenance | ForwardSender | RetireSender):

@@ -239,7 +239,9 @@ class Service:
         if minute <= self._sampled_at:
             return
         self._sampled_at = minute
-        await asyncio.to_thread(self.feed.store.sample, HistoryPoint(minute, view.whole.counts))
+        blocks = enumerate(self.feed.fleet.blocks)
+        contested = {number for number, block in blocks if block.silent or block.contested_until}
+        await asyncio.to_thread(self.feed.store.sample, HistoryPoint(minute, view.whole.counts), contested)
 
     def _endpoints(self) -> list[Endpoint]:
         own = [

@@ -7,7 +7,7 @@ file of another archive, or of another version of the fold, is set aside, and th
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -53,6 +53,9 @@ CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER
 _COLUMNS = "block, name, state, word, at, last_seen, since, head"
 HISTORY = 7 * DAY
 """For so long the fleet's counts are kept."""
+KEPT = 90 * DAY
+"""For so long advisories and gaps are kept, and of each sender the last one before: the tables have what is older."""
+_PRUNED_AT_ONCE = 20_000
 
 
 class Wanted(NamedTuple):
@@ -90,6 +93,7 @@ class LiveStore:
 
     def __init__(self, path: Path) -> None:
         self.path, self._writing, self._is_closed = path, threading.RLock(), False
+        self._pruned_through = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = WAL")
@@ -185,8 +189,24 @@ class LiveStore:
             (VERSION, *origin, fleet.sequence, fleet.known_through),
         )
 
-    def sample(self, point: HistoryPoint) -> None:
-        """Note the fleet's counts at an instant, and let go of those that are older than ``HISTORY``.
+    def prune(self, database: sqlite3.Connection, before: int, contested: Container[int]) -> None:
+        """Let go of the next advisories that another one followed ``before`` an instant, within a transaction.
+
+        Of blocks that are ``contested`` all is kept: who is believed may change, from the beginning of the contest on.
+        """
+        rows = database.execute(
+            "SELECT told.sequence, previous, archived_at, block FROM told JOIN sender ON sender.number = told.sender"
+            " WHERE told.sequence > ? ORDER BY told.sequence LIMIT ?",
+            (self._pruned_through, _PRUNED_AT_ONCE),
+        ).fetchall()
+        passed = [row for row in rows if row[2] < before]
+        gone = ((previous,) for _, previous, _, block in passed if previous and block not in contested)
+        database.executemany("DELETE FROM told WHERE sequence = ?", gone)
+        database.execute("DELETE FROM gap WHERE ended_at < ?", (before,))
+        self._pruned_through = passed[-1][0] if passed else self._pruned_through
+
+    def sample(self, point: HistoryPoint, contested: Container[int] = ()) -> None:
+        """Note the fleet's counts at an instant, and let go of what is older than ``HISTORY`` and ``KEPT``.
 
         It may wait for a commit. Where the file was closed meanwhile, nothing is noted.
         """
@@ -200,6 +220,7 @@ class LiveStore:
                     (point.at_us, counts.up, counts.stale, counts.unknown, counts.maintenance, counts.retired),
                 )
                 database.execute("DELETE FROM history WHERE at < ?", (point.at_us - HISTORY,))
+                self.prune(database, point.at_us - KEPT, contested)
 
 
 def stored_position(path: Path, origin: Origin) -> int | None:

@@ -63,6 +63,7 @@ def cases() -> Iterator[Case]:
     yield Case("advisory of another kind", changed(stale, kind="new", event="new"), Reason.CONTRADICTS_SUBJECT)
     yield Case("advisory with two minds", changed(stale, event="recover"), Reason.CONTRADICTS_SUBJECT)
     yield Case("advisory without ordinal", changed(stale, ordinal=None), Reason.NOT_DECODABLE)
+    yield Case("advisory of no incarnation", changed(stale, incarnation="1-" + "1" * 63), Reason.NOT_DECODABLE)
     yield Case("advisory about nobody", changed(stale, value=""), Reason.NOT_DECODABLE)
     yield Case("advisory of a text for a time", changed(stale, at_us="soon"), Reason.NOT_DECODABLE)
     yield Case(
@@ -109,6 +110,9 @@ def cases_of_watermarks_and_registrations() -> Iterator[Case]:
     )
     yield Case("watermark of a later protocol", changed(mark, protocol="muster:watermark:2"), Reason.NOT_DECODABLE)
     yield Case("watermark without counters", changed(mark, counters=None), Reason.NOT_DECODABLE)
+    yield Case("watermark of too many senders", changed(mark, senders={"up": 2**63}), Reason.NOT_DECODABLE)
+    yield Case("watermark of no incarnation", changed(mark, incarnation="1-" + "1" * 63), Reason.NOT_DECODABLE)
+    yield Case("watermark of a store beyond all time", changed(mark, rebuilt_at_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
 
     sighting = DUB1.registration(b'{"sender": "n1"}', 7, AT)
     yield Case("registration", sighting, "registrations")

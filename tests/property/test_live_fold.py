@@ -10,7 +10,7 @@ from aggregator.live.fold import Archived, Changes, Fleet
 from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin
 from shared.instants import DAY, parse_instant
-from tests.support.lakehouse.random_fleet import draw_block
+from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
 from tests.support.live.archived_history import archived, has_disputes, known_until, sender_truths
 
 START = parse_instant("2026-02-27T00:00:00Z")
@@ -39,6 +39,12 @@ def folded(messages: list[Archived]) -> Fleet:
     return fleet
 
 
+def contested(fleet: Fleet, histories: list[BlockHistory]) -> set[int]:
+    """Number the blocks in which two agents speak at once, at any time: days are years here."""
+    disputed = (fleet.number_of(("eu-west", each.site, each.block)) for each in histories if has_disputes(each))
+    return {number for number in disputed if number is not None}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_account_says(
     seed: int, tmp_path: Path
@@ -58,13 +64,28 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
         with store.transaction() as database:
             store.write(database, ORIGIN, fleet, changes)
         begin = end
+        if draw.random() < 0.3:
+            with store.transaction() as database:
+                store.prune(database, fleet.known_through - DAY, contested(fleet, histories))
         if draw.random() < 0.2:
             store.close()
             store = LiveStore(tmp_path / "live.db")
             fleet = store.load(ORIGIN) or Fleet()
         fleet.check_invariants()
-    store.close()
+    with store.transaction() as database:
+        store.prune(database, fleet.known_through, contested(fleet, histories))
+        count = database.execute("SELECT count(*) FROM told").fetchone()[0]
+    # What came last of each sender is kept, and what was stored in the last instant.
+    assert len(fleet.senders) <= count
+    assert contested(fleet, histories) or count <= len(fleet.senders) + 3
     assert state_of(fleet) == state_of(whole)
+    if not contested(fleet, histories):
+        # Whoever sends everything once more, also what is kept no more, says nothing new.
+        states, known = bytes(fleet.senders.state), [block.known_until for block in fleet.blocks]
+        archived_at = fleet.known_through
+        fleet.fold(each._replace(sequence=fleet.sequence + 1, archived_at=archived_at) for each in messages)
+        assert (bytes(fleet.senders.state), [block.known_until for block in fleet.blocks]) == (states, known)
+    store.close()
 
     for history in histories:
         number = fleet.number_of(("eu-west", history.site, history.block))

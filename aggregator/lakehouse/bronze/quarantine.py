@@ -9,7 +9,7 @@ from operator import and_
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from aggregator.archive.judgement import QuarantineReason
+from aggregator.archive.judgement import LONGEST_INCARNATION, QuarantineReason
 from aggregator.archive.reach import REACH
 from shared.instants import EARLIEST, LATEST
 from shared.subjects import RecordType
@@ -63,8 +63,10 @@ def reason(policy_reason: Column) -> Column:
 def _watermark_reason() -> Column:
     body = "watermark."
     whole = _present(body, *WATERMARK_FIELDS) & (f.col(body + "protocol") == WATERMARK_PROTOCOL)
+    whole &= f.length(body + "incarnation") <= LONGEST_INCARNATION
     since, through = f.col(body + "observed_since_us"), f.col(body + "observed_through_us")
     plausible = since.between(EARLIEST, through) & (through <= LATEST) & (through >= _reach())
+    plausible &= f.coalesce(body + "rebuilt_at_us", f.lit(0)) <= LATEST
     return (
         f.when(~sure(whole), QuarantineReason.NOT_DECODABLE)
         .when(~sure(_same(body, "region", "site", "block")), QuarantineReason.CONTRADICTS_SUBJECT)

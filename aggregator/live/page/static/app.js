@@ -90,6 +90,8 @@ async function load() {
 }
 
 function retitle() {
+  // Another page of this browser may pass on what it hears before there is a view.
+  if (!view) return;
   document.title = `${view.title()} · Muster`;
 }
 
@@ -126,7 +128,7 @@ listen((message) => {
   if (message.kind === "connected" || message.kind === "lost" || message.kind === "reset") {
     // What changed meanwhile is told again, unless the stream could not go on where it was: then ask for the whole.
     if (message.kind === "reset") {
-      load();
+      if (view) load();
       countIncidents();
     }
     showConnection();

@@ -1,0 +1,106 @@
+"""What a site or a policy may say that no honest one would: it stops nothing, and what it costs is bounded."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from aggregator.live.answers import sender_row, story
+from aggregator.live.fold import MOST_LIVES, Archived, Fleet
+from aggregator.live.incident_book import SeenSite, ended_maintenance
+from aggregator.live.store import LiveStore, Origin, StoreReader
+from aggregator.live.view import Sourcing, View
+from shared.instants import HOUR, MINUTE
+from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
+from tests.support.lakehouse.hub import Block, Message, said
+
+START = 1_795_600_000_000_000
+ORIGIN = Origin("ARCHIVE", 1)
+NUMBERS = (0, -1, (1 << 63) - 1, -(1 << 63), 1 << 63, -(1 << 63) - 1, 1 << 64, 1 << 200, 8_000_000_000_000_000_000)
+TEXTS = ("", "\ud800", "a\0b", "x" * 100_000, "-1.-1.-1", "1-" + "9" * 400)
+
+
+def honest() -> Iterator[tuple[str, Message]]:
+    """Give one record of each kind."""
+    block = Block("eu-west", "dub1")
+    for kind, make in (("new", block.new), ("recovered", block.recovered), ("stale", block.stale)):
+        yield kind, make("web1", START)
+    yield "retired", block.retired("web1", START + HOUR, START)
+    yield "unheard", block.retired_unheard("web1", START, START + HOUR)
+    yield "watermark", block.watermark(START, START + MINUTE, rebuilt_at=START)
+    scope = Scope("eu-west", "dub1")
+    yield "maintenance", said(scope, 1, START, DeclareMaintenance(START, START + HOUR, "new disk", ("web1",)))
+    yield "whole", said(scope, 1, START, DeclareMaintenance(START, START + HOUR, "new disk"))
+    yield "cancel", said(scope, 2, START, CancelMaintenance(1))
+    yield "forward", said(scope, 3, START, ForwardSender("web1"))
+    yield "retire", said(scope, 4, START, RetireSender("web1"))
+
+
+def changed(record: Any, old: type, new: object) -> Iterator[Any]:
+    """Give a record once for each of its fields, at any depth, that is an ``old``: that field is ``new``."""
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from ({**record, name: inner} for inner in changed(value, old, new))
+        elif type(value) is old:
+            yield {**record, name: new}
+
+
+@pytest.mark.parametrize("kind", [kind for kind, _ in honest()])
+def test_no_value_of_any_field_stops_the_fold_the_store_or_what_is_shown(kind: str, tmp_path: Path) -> None:
+    message = dict(honest())[kind]
+    record = msgspec.json.decode(message.body)
+    bodies = [each for number in NUMBERS for each in changed(record, int, number)]
+    bodies += [each for text in TEXTS for each in changed(record, str, text)]
+    first = Block("eu-west", "dub1")
+    messages = [first.new("web1", START), *(message._replace(body=_json(body)) for body in bodies)]
+    messages.append(first.watermark(START, START + 2 * MINUTE))
+    archived = [
+        Archived(sequence, each.subject.encode(), START + HOUR, each.body)
+        for sequence, each in enumerate(messages, start=1)
+    ]
+    store = LiveStore(tmp_path / "live.db")
+    fleet = Fleet(history=store.told)
+    for each in archived:
+        changes = fleet.fold([each])
+        with store.transaction() as database:
+            store.write(database, ORIGIN, fleet, changes)
+    fleet.check_invariants()
+    assert fleet.sequence == len(archived)
+    loaded = store.load(ORIGIN)
+    assert loaded is not None
+    view = View(loaded, Sourcing(now=START + HOUR, caught_up_at=START + HOUR), MINUTE)
+    reader = StoreReader(tmp_path / "live.db")
+    msgspec.json.encode([view.whole, view.sites])
+    for number in range(view.block_count):
+        SeenSite(view, loaded.blocks[number].region, loaded.blocks[number].site, ended_maintenance(loaded, view.now))
+        for name in loaded.members[number]:
+            stored = reader.sender(number, name)
+            assert stored is not None
+            told = story(view, reader, ("eu-west", "dub1", "nodes", name))
+            msgspec.json.encode([sender_row(view, stored), told])
+    reader.close()
+    store.close()
+
+
+def _json(body: Any) -> bytes:
+    # An escape alone writes half a pair: msgspec would not.
+    return json.dumps(body).encode()
+
+
+def test_incarnations_without_end_cost_a_block_no_more_than_the_last_ones() -> None:
+    fleet, at = Fleet(), START
+    honest_one = Block("eu-west", "dub1")
+    messages = [honest_one.new("web1", START), honest_one.watermark(START, START + MINUTE)]
+    for epoch in range(2, 3 * MOST_LIVES):
+        block = Block("eu-west", "dub1", epoch=epoch)
+        messages += [block.stale(f"web{epoch}", START), block.watermark(START, START + epoch * MINUTE)]
+    for sequence, message in enumerate(messages, start=1):
+        at += MINUTE
+        fleet.fold([Archived(sequence, message.subject.encode(), at, message.body)])
+    (block_state,) = fleet.blocks
+    assert len(block_state.lives) == MOST_LIVES
+    assert list(block_state.lives)[-1] == f"1-{3 * MOST_LIVES - 1}"
+    assert (fleet.refused, len(fleet.senders)) == ({}, 3 * MOST_LIVES - 1)
