@@ -233,7 +233,7 @@ class View:
         by_region: dict[str, Counts] = {}
         unknown_sites: set[tuple[str, str]] = set()
         known_until = 0
-        for number, block in enumerate(self.fleet.blocks):
+        for number, block in enumerate(self.fleet.blocks[: self.block_count]):
             counts = self.counts(number)
             total.add(counts)
             by_region.setdefault(block.region, Counts()).add(counts)

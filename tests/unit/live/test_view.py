@@ -99,6 +99,12 @@ def test_before_anything_was_read_nothing_is_known(told: Told) -> None:
     assert early.whole.trust.startswith("not to be trusted")
 
 
+def test_a_site_that_is_told_of_after_a_look_is_not_in_it(told: Told) -> None:
+    view, block = told.view(KNOWN_UNTIL), Block("eu-west", "ber1")
+    told.at(KNOWN_UNTIL, block.new("web1", START))
+    assert (view.whole.counts, view.whole.site_count, len(view.sites)) == (Counts(up=1, stale=1), 1, 1)
+
+
 def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: Told) -> None:
     block = Block("eu-west", "ahead")
     told.at(KNOWN_UNTIL + SECOND, block.new("web1", START), block.watermark(START, KNOWN_UNTIL + HOUR))
