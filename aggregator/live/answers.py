@@ -2,9 +2,10 @@
 
 import base64
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from aggregator.live.api import (
     AdvisoryPage,
@@ -26,7 +27,13 @@ from aggregator.live.view import View, by_trouble, maintenance_of, told_as
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
 
 STORY, GAPS = 500, 100
-MOST = 1_000
+
+Limit = Annotated[int, Meta(ge=1, le=1_000)]
+"""So many rows are asked for at once."""
+Place = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A number that SQLite can hold."""
+Search = Annotated[str, Meta(max_length=1_000)]
+"""Part of a name; SQLite looks for no text of any length."""
 
 
 class NotFound(Exception):
@@ -42,11 +49,11 @@ class SiteQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     region: str = ""
     state: State | None = None
-    search: str = ""
-    sort: str = "name"
+    search: Search = ""
+    sort: Literal["name", "trouble"] = "name"
     after: str = ""
-    offset: int = 0
-    limit: int = 100
+    offset: Place = 0
+    limit: Limit = 100
 
 
 class SenderQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,11 +66,11 @@ class SenderQuery(msgspec.Struct, forbid_unknown_fields=True):
     site: str = ""
     block: str = ""
     state: State | None = None
-    search: str = ""
+    search: Search = ""
     name: str = ""
     after: str = ""
-    offset: int | None = None
-    limit: int = 100
+    offset: Place | None = None
+    limit: Limit = 100
 
 
 class StoryQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -78,20 +85,18 @@ class StoryQuery(msgspec.Struct, forbid_unknown_fields=True):
 class AdvisoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Advisories told before an archive sequence; 0: the last ones."""
 
-    before: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    limit: int = 100
+    before: Place = 0
+    limit: Limit = 100
 
 
 class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     """How far back to look."""
 
-    hours: float = 6
+    hours: Annotated[float, Meta(gt=0, le=24 * 7)] = 6
 
 
 def sites(view: View, query: SiteQuery) -> SitePage:
     """List sites; raise BadQuery."""
-    if query.sort not in ("name", "trouble"):
-        raise BadQuery("sort is name or trouble")
     search = query.search.lower()
     found = [
         site
@@ -101,8 +106,8 @@ def sites(view: View, query: SiteQuery) -> SitePage:
         and search in f"{site.region}.{site.site}".lower()
     ]
     found.sort(key=by_trouble if query.sort == "trouble" else _by_name)
-    begin = _behind(found, query) if query.after else max(query.offset, 0)
-    page = found[begin : begin + _limit(query.limit)]
+    begin = _behind(found, query) if query.after else query.offset
+    page = found[begin : begin + query.limit]
     has_more = begin + len(page) < len(found)
     return SitePage(tuple(page), _cursor(page[-1].region, page[-1].site) if has_more else "", len(found))
 
@@ -125,8 +130,8 @@ def _behind(found: list[SiteView], query: SiteQuery) -> int:
 def senders(view: View, reader: StoreReader, query: SenderQuery) -> SenderPage:
     """List senders by region, site, block and name; raise BadQuery. May be called in another thread."""
     if query.offset is not None:
-        return _senders_by_place(view, reader, query, max(query.offset, 0))
-    limit = _limit(query.limit)
+        return _senders_by_place(view, reader, query, query.offset)
+    limit = query.limit
     after = _parse_cursor(query.after, 4) if query.after else ["", "", "", ""]
     found: list[SenderRow] = []
     for number in _blocks(view, query, after):
@@ -150,7 +155,7 @@ def senders(view: View, reader: StoreReader, query: SenderQuery) -> SenderPage:
 
 def _senders_by_place(view: View, reader: StoreReader, query: SenderQuery, offset: int) -> SenderPage:
     """List senders from a place on: by state, those in trouble first, then by region, site, block and name."""
-    limit, total, found = _limit(query.limit), 0, list[SenderRow]()
+    limit, total, found = query.limit, 0, list[SenderRow]()
     numbers = list(_blocks(view, query, ["", "", ""]))
     for shown in State if query.state is None else (query.state,):
         for number in numbers:
@@ -265,7 +270,7 @@ def story(view: View, reader: StoreReader, name: tuple[str, str, str, str]) -> S
 
 def advisories(view: View, reader: StoreReader, query: AdvisoryQuery) -> AdvisoryPage:
     """List the last advisories of the whole fleet."""
-    told = reader.told_before(query.before, _limit(query.limit))
+    told = reader.told_before(query.before, query.limit)
     rows = tuple(advisory_row(view.fleet, each, number, sender) for each, number, sender in told)
     return AdvisoryPage(rows, rows[-1].sequence if len(rows) == query.limit else 0)
 
@@ -316,12 +321,6 @@ def _scope(fleet: Fleet, number: int) -> Scope:
 def _name(fleet: Fleet, number: int) -> tuple[str, str, str]:
     block = fleet.blocks[number]
     return block.region, block.site, block.block
-
-
-def _limit(limit: int) -> int:
-    if not 1 <= limit <= MOST:
-        raise BadQuery(f"limit is a number from 1 to {MOST}")
-    return limit
 
 
 def _cursor(*parts: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from shared.identifiers import AdvisoryKind
+from shared.instants import LATEST
 
 
 class State(StrEnum):
@@ -274,9 +275,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     site: str = ""
     block: str = ""
     senders: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
-    started_at_us: int = 0
-    ended_at_us: int = 0
-    revision: int = 0
+    started_at_us: Annotated[int, msgspec.Meta(ge=0, le=LATEST)] = 0
+    ended_at_us: Annotated[int, msgspec.Meta(ge=0, le=LATEST)] = 0
+    revision: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
 class OperationDone(msgspec.Struct, frozen=True):

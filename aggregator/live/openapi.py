@@ -81,7 +81,9 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Muster, the live fleet", "version": "1"},
         "paths": paths,
-        "components": {"schemas": components},
+        # Who needs no token to read, needs none.
+        "security": [{}, {"token": []}],
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 
@@ -97,4 +99,7 @@ def _query_parameters(query: type[msgspec.Struct] | None) -> list[dict[str, Any]
         return []
     _, components = msgspec.json.schema_components([query], ref_template="#/components/schemas/{name}")
     properties = components[query.__name__]["properties"]
-    return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    # An empty one counts as one that is not there.
+    return [
+        {"name": name, "in": "query", "schema": schema, "allowEmptyValue": True} for name, schema in properties.items()
+    ]

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -182,8 +182,13 @@ class Service:
         routes: list[BaseRoute] = [endpoint.route for endpoint in self._endpoints()]
         for extension in self.extensions:
             routes += extension.routes(self)
-        handlers = {HTTPException: _told_plainly}
-        return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)  # type: ignore[arg-type]
+        handlers: dict[Any, Any] = {
+            HTTPException: _told_plainly,
+            answers.NotFound: _said_with(404),
+            answers.BadQuery: _said_with(400),
+            Exception: _failed,
+        }
+        return GuardedApp(Starlette(routes=routes, exception_handlers=handlers), self.guard)
 
     def publish(self, name: str, record: object) -> None:
         """Give every listener an event."""
@@ -289,35 +294,32 @@ class Service:
         try:
             return json_answer(self.view.site(region, site))
         except KeyError:
-            raise HTTPException(404, f"nothing was heard of {region}.{site}") from None
+            raise answers.NotFound(f"nothing was heard of {region}.{site}") from None
 
     async def _get_senders(self, request: Request) -> Response:
         query, view = query_of(request, answers.SenderQuery), self.view
         async with self.reader() as reader:
-            return json_answer(await _in_thread(answers.senders, view, reader, query))
+            return json_answer(await asyncio.to_thread(answers.senders, view, reader, query))
 
     async def _get_story(self, request: Request) -> Response:
         region, site, block, sender = (request.path_params[name] for name in ("region", "site", "block", "sender"))
         view = self.view
         async with self.reader() as reader:
-            return json_answer(await _in_thread(answers.story, view, reader, (region, site, block, sender)))
+            return json_answer(await asyncio.to_thread(answers.story, view, reader, (region, site, block, sender)))
 
     async def _get_story_by_name(self, request: Request) -> Response:
         """Tell a story also of a sender whose name no path can hold: clients take ``..`` for the folder above."""
         query, view = query_of(request, answers.StoryQuery), self.view
         async with self.reader() as reader:
-            return json_answer(await _in_thread(answers.story, view, reader, msgspec.structs.astuple(query)))
+            return json_answer(await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query)))
 
     async def _get_advisories(self, request: Request) -> Response:
         query, view = query_of(request, answers.AdvisoryQuery), self.view
         async with self.reader() as reader:
-            return json_answer(await _in_thread(answers.advisories, view, reader, query))
+            return json_answer(await asyncio.to_thread(answers.advisories, view, reader, query))
 
     async def _get_history(self, request: Request) -> Response:
-        hours = query_of(request, answers.HistoryQuery).hours
-        if not 0 < hours <= 24 * 7:
-            raise HTTPException(400, "hours is a number up to 168")
-        since = self.view.now - round(hours * HOUR)
+        since = self.view.now - round(query_of(request, answers.HistoryQuery).hours * HOUR)
         async with self.reader() as reader:
             return json_answer(await asyncio.to_thread(reader.history, since))
 
@@ -374,9 +376,9 @@ class _Session(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
 
-def json_answer(record: object, status: int = 200) -> Response:
+def json_answer(record: object) -> Response:
     """Write a record as JSON."""
-    return Response(msgspec.json.encode(record), status, media_type="application/json")
+    return Response(msgspec.json.encode(record), media_type="application/json")
 
 
 def query_of(request: Request, model: type[T]) -> T:
@@ -405,17 +407,23 @@ async def body_of(request: Request, model: type[T]) -> T:
         raise HTTPException(400, str(error)) from error
 
 
-async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
-    try:
-        return await asyncio.to_thread(work, *arguments)
-    except answers.NotFound as error:
-        raise HTTPException(404, str(error)) from error
-    except answers.BadQuery as error:
-        raise HTTPException(400, str(error)) from error
-
-
 async def _told_plainly(_request: Request, error: HTTPException) -> Response:
-    return json_answer({"error": error.detail}, error.status_code)
+    return _refused(error.status_code, error.detail, error.headers)
+
+
+def _said_with(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def answer(_request: Request, error: Exception) -> Response:
+        return _refused(status, str(error))
+
+    return answer
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    return _refused(500, "this should not happen: the service's log says what did")
+
+
+def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode({"error": why}), status, headers, "application/json")
 
 
 def _row(fleet: Fleet, told: Told) -> AdvisoryRow:

@@ -302,10 +302,11 @@ def _conditions(wanted: Wanted) -> tuple[str, list[str]]:
         escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
         conditions += " AND name LIKE ? ESCAPE '\\'"
         values.append(f"%{escaped}%")
+    # A list is one parameter: SQLite bounds their number, and maintenance may name more senders.
     if wanted.names is not None:
-        conditions += f" AND name IN ({', '.join('?' * len(wanted.names))})"
-        values += sorted(wanted.names)
+        conditions += " AND name IN (SELECT value FROM json_each(?))"
+        values.append(msgspec.json.encode(wanted.names).decode())
     if wanted.others:
-        conditions += f" AND name NOT IN ({', '.join('?' * len(wanted.others))})"
-        values += sorted(wanted.others)
+        conditions += " AND name NOT IN (SELECT value FROM json_each(?))"
+        values.append(msgspec.json.encode(wanted.others).decode())
     return conditions, values

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Annotated
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,20 +11,19 @@ from starlette.routing import BaseRoute
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.alerts import Alerts
+from aggregator.live.answers import Limit, Place
 from aggregator.live.incident_book import IncidentBook
 from aggregator.live.incidents import Cause, Incident, Rules
 from aggregator.live.openapi import Endpoint
 from aggregator.live.service import Service, json_answer, query_of
 from aggregator.live.view import View
 
-MOST = 1_000
-
 
 class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Those that are open, or that began before an instant (microseconds)."""
 
-    before: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
-    limit: int = 100
+    before: Place = 0
+    limit: Limit = 100
 
 
 class IncidentPage(msgspec.Struct, frozen=True):
@@ -105,7 +103,6 @@ class IncidentWatch:
 
     async def _get_incidents(self, request: Request) -> Response:
         query = query_of(request, IncidentQuery)
-        limit = max(1, min(query.limit, MOST))
-        found = self.book.recent(query.before, limit)
+        found = self.book.recent(query.before, query.limit)
         over = [each for each in found if each.ended_at_us is not None]
-        return json_answer(IncidentPage(tuple(found), over[-1].started_at_us if len(over) == limit else 0))
+        return json_answer(IncidentPage(tuple(found), over[-1].started_at_us if len(over) == query.limit else 0))

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import json
+import shutil
 import signal
 import socket
 import sys
@@ -36,7 +37,8 @@ async def live(options: Options) -> Table:
     count = options.size(1_000_000, 20_000)
     burst = min(BURST, count // 10)
     directory = options.directory / "live"
-    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     async with EmbeddedNats(ServerSettings(name="hub", store_dir=directory / "hub")) as server:
         archive = _Archive(server.url, count)
         await archive.create()

@@ -4,6 +4,8 @@ import hashlib
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -123,17 +125,24 @@ def test_what_is_asked_for_badly_is_refused_in_one_line(guarded: LiveService) ->
     read, operate = bearer(READ), bearer(OPERATE)
     for path in ("advisories", "incidents"):
         assert status(guarded, f"/api/v1/{path}?before={1 << 63}", read) == 400
-    for query in ("limit=0", "limit=x", "limit=100000", "state=dead", "nothing=1", "after=%00", "after=WyJhIl0"):
+    others = ("limit=0", "limit=x", "limit=100000", "state=dead", "nothing=1", "after=%00", "after=WyJhIl0")
+    too_much = f"offset={1 << 63}", f"search={'x' * 60_000}"
+    for query in (*others, *too_much):
         answer = guarded.request(f"/api/v1/senders?{query}", headers=read)
         assert (answer.status, list(answer.json)) == (400, ["error"]), query
         assert "Traceback" not in answer.json["error"]
     assert status(guarded, "/api/v1/senders/eu-west/nowhere/nodes/x", read) == 404
     assert status(guarded, "/api/v1/sites/eu-west/nowhere", read) == 404
+    assert status(guarded, "/api/v1/sites?after=%00", read) == status(guarded, "/api/v1/sites?sort=x", read) == 400
+    answer = guarded.request("/api/v1/sites", method="PUT", headers=read)
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
     operations = "/api/v1/operations"
     assert status(guarded, operations, {"Content-Type": "text/plain"} | operate, ORDER) == 415
     assert status(guarded, operations, JSON | operate, ORDER | {"unknown": 1}) == 400
     assert status(guarded, operations, JSON | operate, ORDER | {"senders": []}) == 409
     assert status(guarded, operations, JSON | operate, ORDER | {"site": "a.b"}) == 409
+    for instant in (1 << 62, 10**34):
+        assert status(guarded, operations, JSON | operate, ORDER | {"started_at_us": instant}) == 400
     assert status(guarded, operations, JSON | operate, ORDER | {"why": "x" * (2 << 20)}) == 413
 
 
@@ -160,6 +169,36 @@ def test_the_description_names_every_path_and_type_there_is(guarded: LiveService
         if "get" in methods and "{" not in path:
             assert status(guarded, path, bearer(READ)) == 200
     assert "/api/v1/senders/{region}/{site}/{block}/{sender}" in described["paths"]
+
+
+ASKED_BY_DESCRIPTION = """
+[parameters]
+# Not every text is a place that an earlier answer ended at.
+"query.after" = ""
+
+[[operations]]
+include-name = "POST /api/v1/operations"
+# By JSON Schema 5.0 is an integer.
+checks.positive_data_acceptance.enabled = false
+"""
+
+
+def test_what_the_description_allows_is_answered_so_and_what_it_does_not_is_refused(
+    guarded: LiveService, tmp_path: Path
+) -> None:
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(ASKED_BY_DESCRIPTION)
+    asked = [
+        "run",
+        f"http://127.0.0.1:{guarded.port}/api/v1/openapi.json",
+        "--header",
+        f"Authorization: Bearer {OPERATE}",
+    ]
+    cases = ["--phases", "coverage,fuzzing", "--max-examples", "8", "--continue-on-failure", "--no-color"]
+    program = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config)]
+    # Its last lines say the seed: --seed plays it again.
+    found = subprocess.run([*program, *asked, *cases], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_metrics_are_read_by_prometheus_own_parser(hub: Hub, guarded: LiveService) -> None:

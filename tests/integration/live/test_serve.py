@@ -3,11 +3,14 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from aggregator.live.feed import Feed
+from aggregator.live.senders import UP
+from aggregator.live.store import LiveStore, StoreReader, Wanted
 from aggregator.live.view import Sourcing
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
@@ -213,3 +216,10 @@ async def test_what_was_read_of_an_archive_that_is_gone_does_not_stand_for_the_n
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         feed.close()
+
+
+def test_maintenance_may_name_more_senders_than_a_statement_takes_parameters(tmp_path: Path) -> None:
+    path, names = tmp_path / "live.db", frozenset(f"web{number}" for number in range(300_000))
+    with closing(LiveStore(path)), closing(StoreReader(path)) as reader:
+        assert reader.senders(0, Wanted(frozenset((UP,)), "", names), "", 10) == []
+        assert reader.count(0, Wanted(frozenset((UP,)), "", None, names)) == 0
