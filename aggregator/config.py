@@ -81,7 +81,7 @@ class LiveSettings(Settings, frozen=True):
         Duration, Meta(description="a block whose known time ended longer ago is unknown: several watermarks' interval")
     ] = Duration(60_000_000)
     drop_listener_after: Annotated[
-        Duration, Meta(description="a listener to events that takes nothing for as long is dropped")
+        Duration, Meta(description="who takes nothing of an answer for as long, or sends no whole request, is dropped")
     ] = Duration(15_000_000)
     hosts: Annotated[
         tuple[str, ...], Meta(description="names under which the service may be asked, beside localhost")

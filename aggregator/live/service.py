@@ -16,7 +16,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -46,7 +46,7 @@ from aggregator.live.metrics import LiveCollector
 from aggregator.live.openapi import Endpoint, document
 from aggregator.live.store import StoreReader
 from aggregator.live.view import Sourcing, View
-from shared.instants import HOUR, MINUTE, SECOND
+from shared.instants import HOUR, MINUTE
 
 TICK = 1.0
 """Seconds between two looks at the state."""
@@ -325,14 +325,7 @@ class Service:
 
     async def _get_events(self, request: Request) -> Response:
         last_id = request.headers.get("last-event-id", request.query_params.get("last_event_id", ""))
-        broadcast = self.broadcast
-
-        async def events() -> AsyncIterator[ServerSentEvent]:
-            async for event in broadcast.listen(last_id):
-                yield ServerSentEvent(event.data.decode(), event=event.name, id=broadcast.id_of(event))
-
-        patience = self.settings.live.drop_listener_after / SECOND
-        return EventSourceResponse(events(), ping=PING, send_timeout=patience)
+        return EventSourceResponse(self.broadcast.listen(last_id), ping=PING)
 
     async def _post_operation(self, request: Request) -> Response:
         if self.guard.right_of(request.headers) < Right.OPERATE:

@@ -14,6 +14,7 @@ import click
 
 from aggregator.config import AggregatorSettings, config_option, load
 from shared.command_group import examples
+from shared.instants import SECOND
 from shared.settings import SettingsError
 from shared.terminal import echo
 
@@ -31,12 +32,15 @@ GRACE = 5
 @config_option
 def serve(config_path: Path) -> None:
     """Show what is up right now: a page, an API and metrics over HTTP."""
+    import uvloop
+
     from aggregator.live.guard import TokensUnreadable
 
     settings = load(config_path)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        asyncio.run(_serve(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings))
     except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -79,6 +83,8 @@ async def _serve(settings: AggregatorSettings) -> None:
 def _server(settings: AggregatorSettings, app: "ASGIApp") -> "uvicorn.Server":
     import uvicorn
 
+    from aggregator.live.connections import bounded
+
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -98,6 +104,6 @@ def _server(settings: AggregatorSettings, app: "ASGIApp") -> "uvicorn.Server":
             ssl_certfile=settings.live.tls_cert or None,
             ssl_keyfile=settings.live.tls_key or None,
             timeout_graceful_shutdown=GRACE,
-            limit_concurrency=1_000,
+            http=bounded(settings.live.drop_listener_after / SECOND),
         )
     )

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -54,7 +53,7 @@ def guarded(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     for name, token in (("read", READ), ("operate", OPERATE)):
         (directory / name).write_text(f"# whose it is\n{hashlib.sha256(token.encode()).hexdigest()}  {name}\n")
     tokens = 'read_token_file = "read"\noperate_token_file = "operate"\n'
-    others = 'hosts = ["muster.example.net"]\nunknown_after = "1h"\ndrop_listener_after = "1s"\n'
+    others = 'hosts = ["muster.example.net"]\nunknown_after = "1h"\n'
     with serving(directory, hub.connection, tokens + others) as service:
         wait_for(lambda: service.request("/readyz", headers=bearer(READ)).status == 200)
         yield service
@@ -206,19 +205,6 @@ def test_metrics_are_read_by_prometheus_own_parser(hub: Hub, guarded: LiveServic
     found = {family.name: family for family in text_string_to_metric_families(text)}
     assert found["muster_live_ready"].samples[0].value == 1
     assert {"muster_live_senders", "muster_live_sites", "muster_live_messages"} <= set(found)
-
-
-def test_a_listener_who_stands_still_delays_nobody_and_is_dropped(hub: Hub, guarded: LiveService) -> None:
-    with socket.create_connection(("127.0.0.1", guarded.port)) as still:
-        still.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        asked = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {READ}\r\n\r\n"
-        still.sendall(asked.encode())
-        block, at, ends_at = Block("eu-west", "busy"), now() - MINUTE, time.monotonic() + DEADLINE
-        while b"muster_live_listeners 0.0" not in guarded.request("/metrics", headers=bearer(READ)).body:
-            assert time.monotonic() < ends_at, guarded.process.said
-            last = hub.publish([block.new(f"{block.ordinal}-{'x' * 16_000}", at) for _ in range(200)])
-            while guarded.request("/api/v1/fleet", headers=bearer(READ)).json["sequence"] < last:
-                assert time.monotonic() < ends_at, guarded.process.said
 
 
 def test_many_who_ask_at_once_open_few_files(guarded: LiveService) -> None:

@@ -1,0 +1,89 @@
+"""Many who listen, and some who do nothing, or do it slowly, hold up nobody else and cost the service no memory."""
+
+import asyncio
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from aggregator.live.connections import MOST
+from shared.instants import MINUTE
+from tests.integration.live.test_serve import now
+from tests.support.lakehouse.hub import Block, Hub
+from tests.support.live.listeners import Pace, is_cut, listening
+from tests.support.live.live_service import LiveService, serving
+from tests.support.waiting import until
+
+BROWSERS = {Pace.ON: 80, Pace.SLOWLY: 10, Pace.NOT: 10}
+LONG = "x" * 16_000
+ASKED = b"GET /api/v1/senders?limit=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with Hub(tmp_path_factory.mktemp("hub")) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def service(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+    """Run a service that soon loses patience, and shows senders with names as long as may be."""
+    lines = 'unknown_after = "1h"\ndrop_listener_after = "10s"\n'
+    with serving(tmp_path_factory.mktemp("service"), hub.connection, lines) as service:
+        block = Block("eu-west", "dub1")
+        named = (block.new(f"{number}-{LONG}", now() - MINUTE) for number in range(300))
+        service.wait_through(hub.publish([*named, block.watermark(now() - MINUTE, now())]))
+        yield service
+
+
+def idle(service: LiveService, first: bytes = b"") -> socket.socket:
+    """Connect, and send but some of a request."""
+    connected = socket.create_connection(("127.0.0.1", service.port))
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connected.sendall(first)
+    return connected
+
+
+def resident(pid: int) -> float:
+    """Measure resident MB."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+
+async def test_a_hundred_browsers_are_told_alike_and_those_that_stand_still_are_dropped(
+    hub: Hub, service: LiveService
+) -> None:
+    block, at = Block("eu-west", "ber1"), now() - MINUTE
+    async with listening(service.port, "", BROWSERS) as listeners:
+        on, still = listeners[Pace.ON], listeners[Pace.NOT]
+        await until(lambda: all(each.heard for each in on), "they listen")
+        before = resident(service.process.pid)
+        with idle(service, ASKED) as untaken:
+            for _ in range(8):
+                last = await asyncio.to_thread(
+                    hub.publish, [block.new(f"{block.ordinal}-{LONG}", at) for _ in range(50)]
+                )
+                await asyncio.to_thread(service.wait_through, last)
+            await until(lambda: is_cut(untaken) and all(each.is_dropped for each in still), "patience ends")
+        newest = max(each.heard[-1] for each in on)
+        await until(lambda: all(each.heard[-1] >= newest for each in on), "all heard the last event")
+        grown = resident(service.process.pid) - before
+    for each in on:
+        assert not each.is_dropped
+        assert each.heard == list(range(each.heard[0], each.heard[-1] + 1))
+    # It keeps the last events, for those who come back, and the new names.
+    assert grown < 100
+
+
+async def test_whoever_sends_no_whole_request_is_cut_and_never_keeps_others_out(service: LiveService) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(idle(service, first)) for first in (b"", b"GET / HT", ASKED[:-2])]
+        posts = b"POST /api/v1/operations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+        slow.append(stack.enter_context(idle(service, posts)))
+        many = [stack.enter_context(idle(service)) for _ in range(MOST + 100)]
+        # Those that have waited longest make room at once, also for this one.
+        assert (await asyncio.to_thread(service.request, "/healthz")).status == 200
+        await until(lambda: sum(map(is_cut, [*slow, *many])) >= 100, "there is room")
+        await until(lambda: all(map(is_cut, [*slow, *many])), "patience ends")
