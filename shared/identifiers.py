@@ -4,13 +4,14 @@ Nothing here draws a random number: an id that is derived is the same after a cr
 pair, and in a reader that checks it.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache
 
 import msgspec
+
+from shared.blake2 import blake2b
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Whoever may publish writes it: it must fit into 64 bits, wherever it is stored.
@@ -135,7 +136,7 @@ def advisory_event_ids(block_id: BlockId, incarnation: Incarnation) -> Callable[
 
     They take the opening sequence, the sender, the kind, and the instant.
     """
-    common = hashlib.blake2b(digest_size=16)
+    common = blake2b(digest_size=16)
     return _ids(common, (block_id.region, block_id.site, block_id.block, str(incarnation)))
 
 
@@ -159,7 +160,7 @@ def message_ids(key: bytes, *identity: str | int) -> Callable[..., str]:
     return _ids(_keyed_hash(key).copy(), identity)
 
 
-def _ids(common: hashlib.blake2b, identity: tuple[str | int, ...]) -> Callable[..., str]:
+def _ids(common: blake2b, identity: tuple[str | int, ...]) -> Callable[..., str]:
     """Hash what compact JSON arrays begin with, once; what they end with is given later."""
     common.update(msgspec.json.encode(identity)[:-1] + b",")
 
@@ -172,6 +173,6 @@ def _ids(common: hashlib.blake2b, identity: tuple[str | int, ...]) -> Callable[.
 
 
 @lru_cache(maxsize=4)
-def _keyed_hash(key: bytes) -> hashlib.blake2b:
+def _keyed_hash(key: bytes) -> blake2b:
     """Hash the key once: as much work as the rest of a message id."""
-    return hashlib.blake2b(digest_size=16, key=key)
+    return blake2b(digest_size=16, key=key)

@@ -4,7 +4,6 @@ Each archived registration names the message that it is (``Muster-Origin``), so 
 stream, byte for byte. Agents count what they forward and number their advisories, so that a hole shows.
 """
 
-import hashlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from aggregator.demo import scenario
 from aggregator.demo.live import AgentStatus
 from aggregator.demo.stage import Stage, connected
 from aggregator.demo.watch import ARCHIVE
+from shared.blake2 import blake2b
 from shared.nats.jetstream_api import api_prefix
 from shared.nats.stream_messages import every_message
 from shared.subjects import RecordType, parse_subject
@@ -174,4 +174,4 @@ async def _messages(url: str, stream: str, domain: str) -> AsyncIterator[Msg]:
 
 
 def _digest(message: Msg) -> bytes:
-    return hashlib.blake2b(message.data, digest_size=16).digest()
+    return blake2b(message.data, digest_size=16).digest()

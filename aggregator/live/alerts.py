@@ -12,7 +12,6 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +27,7 @@ from aggregator.alert_settings import (
 )
 from aggregator.live.incident_book import IncidentBook, News
 from aggregator.live.incidents import Cause, Incident
+from shared.blake2 import blake2b
 from shared.instants import DAY, SECOND, format_instant
 from shared.tables import visible
 

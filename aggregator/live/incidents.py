@@ -24,12 +24,12 @@ Time is that of the records: for ``stale`` a site's own known time, which stands
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from hashlib import blake2b
 from math import ceil
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from shared.blake2 import blake2b
 from shared.instants import MINUTE, SECOND
 
 HUB_BEHIND: Final = "hub_behind"

@@ -7,7 +7,6 @@ or unzipped: whoever finds anything there knows that reading took long.
 """
 
 import base64
-import hashlib
 import zlib
 from collections.abc import Iterable
 from functools import partial, reduce
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from shared import tolerant_json
+from shared.blake2 import blake2b
 from shared.deep_json import decoded, encoded
 from shared.tolerant_json import Deviation
 
@@ -137,7 +137,7 @@ def content_digest(payload: bytes, rule: DigestRule, deviations: Deviations | No
         canonical = encoded(chosen)
     except UNREADABLE:
         return 0
-    return int.from_bytes(hashlib.blake2b(canonical, digest_size=8).digest(), "big")
+    return int.from_bytes(blake2b(canonical, digest_size=8).digest(), "big")
 
 
 def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:

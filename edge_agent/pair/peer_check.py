@@ -1,6 +1,5 @@
 """Say that two members cannot be a pair as they are set up, and find it out from what each says of itself."""
 
-import hashlib
 from pathlib import Path
 
 import msgspec
@@ -10,6 +9,7 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.pair.log import LogAddress
 from edge_agent.pair.log_entry import Writer
 from edge_agent.store.site_key import KeyDamaged, is_missing, read_key
+from shared.blake2 import blake2b
 
 _FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"
 
@@ -26,12 +26,12 @@ def writer_of(settings: AgentSettings, key: bytes, boot_id: str) -> Writer:
 
 def fingerprint(key: bytes) -> str:
     """Name a secret without giving it away."""
-    return hashlib.blake2b(_FINGERPRINT, key=key, digest_size=8).hexdigest()
+    return blake2b(_FINGERPRINT, key=key, digest_size=8).hexdigest()
 
 
 def log_address(settings: AgentSettings, key: bytes) -> LogAddress:
     """Say where the log is: with the first block's stream, under subjects that only who has the key can name."""
-    secret = hashlib.blake2b(_LOG_SECRET, key=key, digest_size=8).hexdigest()
+    secret = blake2b(_LOG_SECRET, key=key, digest_size=8).hexdigest()
     domain = settings.stream[0].source.domain
     return LogAddress(settings.region, settings.site, secret, domain, settings.pair.replicas)
 
@@ -88,4 +88,4 @@ def _digest(block: StreamSettings) -> str:
         (policy.force_path, policy.digest_paths, policy.digest_ignore),
         block.target,
     )
-    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()
+    return blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -29,6 +29,7 @@ from edge_agent.store.marker import forget
 from edge_agent.store.senders import check_senders
 from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import StoreDamaged, damage_detection
+from shared.blake2 import blake2b
 from shared.cancellation import cancel_all
 from shared.system_errors import reason_of
 
@@ -270,4 +271,4 @@ async def _ask(client: Client, subject: str, wish: _Wish, deadline: float) -> by
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
+        return hashlib.file_digest(file, blake2b).hexdigest()

@@ -6,11 +6,12 @@ sender that comes back is heard within one interval. Jitter moves each registrat
 it, so the registrations of one interval never pass into the next.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
+
+from shared.blake2 import blake2b
 
 FOREVER: Final = 1 << 62
 """The end of what never ends."""
@@ -82,7 +83,7 @@ def sender_name(settings: FleetSettings, number: int) -> tuple[str, int]:
 
 def stable_hash(*parts: str | int) -> int:
     """Hash parts to 64 bits that are the same in every run and on every machine."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 class Fleet:

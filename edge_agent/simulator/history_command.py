@@ -1,7 +1,6 @@
 """The command ``muster-agent simulate history``: months of a region, published as its agents would have done."""
 
 import asyncio
-import hashlib
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +23,7 @@ from edge_agent.simulator.random_outages import OutageSettings, Reliability, bli
 from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
 from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from shared.blake2 import blake2b
 from shared.command_group import DURATION, INSTANT, examples
 from shared.identifiers import BlockId
 from shared.instants import HOUR, format_duration
@@ -94,7 +94,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
             boot_id=f"{stable_hash('boot', self.seed, site):016x}",
             version=version("muster"),
             inspect_field="sender",
-            key=hashlib.blake2b(f"history {self.seed}".encode(), digest_size=32).digest(),
+            key=blake2b(f"history {self.seed}".encode(), digest_size=32).digest(),
         )
 
     def site_histories(self, script: Script, started_at: int) -> list[SiteHistory]:

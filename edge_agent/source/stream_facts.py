@@ -1,10 +1,9 @@
 """Read from STREAM.INFO what a stream proves by its silence, and whether it may hold what was read before. No I/O."""
 
-import hashlib
-
 import msgspec
 
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
+from shared.blake2 import blake2b
 from shared.instants import parse_instant
 
 LARGE_REGISTRATION = 256 << 10
@@ -50,7 +49,7 @@ class _Config(msgspec.Struct):
     @property
     def takes(self) -> StreamTakes:
         parts = [bytes(part) for part in (self.subject_transform, self.mirror, self.sources)]
-        routing = hashlib.blake2b(b"\n".join(parts), digest_size=8).hexdigest() if any(parts) else ""
+        routing = blake2b(b"\n".join(parts), digest_size=8).hexdigest() if any(parts) else ""
         permits = tuple(name for name in self.__struct_fields__ if name.startswith("allow_") and getattr(self, name))
         return StreamTakes(self.subjects, max(self.max_msg_size, 0), routing, permits)
 

@@ -1,6 +1,5 @@
 """Say whether derived tables may go on from the last whole run, and have them stand there."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -11,6 +10,7 @@ from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, SITE_BUCKETS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import WholeRun
+from shared.blake2 import blake2b
 
 _VERSION = 10
 """Of the derivation: raised when its results change, so that an update computes them anew. New columns do without."""
@@ -28,7 +28,7 @@ def recipe_of(registration_interval: int, imported: HubPosition | None, losses: 
     columns = [[column[:2] for column in table.columns] for table in (*DERIVED, *DERIVED_FROM_IMPORTS)]
     imports = imported.sequence if imported else 0
     parts = (_VERSION, SITE_BUCKETS, registration_interval, imports, sorted(losses), columns)
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def checkpoint_of(

@@ -10,7 +10,6 @@ import bz2
 import codecs
 import csv
 import gzip
-import hashlib
 import lzma
 import zlib
 from collections import deque
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
+from shared.blake2 import blake2b
 
 _OPENERS: dict[bytes, Any] = {b"\xfd7zXZ\0": lzma.open, b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 _FOREIGN = {
@@ -47,7 +47,7 @@ class SourceFile:
 
     def __init__(self, path: Path, mapping: Mapping) -> None:
         self.path = path
-        self._digest = hashlib.blake2b(repr(mapping).encode(), digest_size=8)
+        self._digest = blake2b(repr(mapping).encode(), digest_size=8)
         self._line = 0
         self._taken: list[bytes] = []
         self._ahead: deque[bytes] = deque()

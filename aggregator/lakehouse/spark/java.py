@@ -4,7 +4,6 @@ Spark 4.1 runs on Java 17 to 24; Java 25 has removed what it needs ("getSubject 
 JVM with ``--add-modules=jdk.incubator.vector``, so a runtime without that module is no Java for Spark either.
 """
 
-import hashlib
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from aggregator.lakehouse.spark.caches import write_whole
+from shared.blake2 import blake2b
 
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 OLDEST, NEWEST = 17, 24
@@ -92,7 +92,7 @@ def _packaged_home(cache: Path) -> Path:
             "not installed; install either"
         )
     runtime = Path(package.origin).parent / "java-runtime"
-    home = cache / "java" / hashlib.blake2b(os.fsencode(runtime), digest_size=8).hexdigest()
+    home = cache / "java" / blake2b(os.fsencode(runtime), digest_size=8).hexdigest()
     launcher = home / "bin" / "java"
     text = _WITHOUT_VECTOR_MODULE.format(java=shlex.quote(str(runtime / "bin" / "java")))
     try:

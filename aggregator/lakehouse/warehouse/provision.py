@@ -1,6 +1,5 @@
 """Make the tables, the columns and the views that a warehouse lacks: also after an update that brings new ones."""
 
-import hashlib
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -10,6 +9,7 @@ from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
 from aggregator.lakehouse.warehouse.jvm import java_class
+from shared.blake2 import blake2b
 
 
 class TableDiffers(RuntimeError):
@@ -157,4 +157,4 @@ def definition() -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(text.encode(), digest_size=16).hexdigest()

@@ -3,7 +3,6 @@
 No script or style stands in the documents, and nothing comes from elsewhere: the guard's policy allows neither.
 """
 
-from hashlib import blake2b
 from importlib.resources import files
 from typing import Final
 
@@ -15,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from aggregator.live.openapi import Endpoint
 from aggregator.live.service import Service
 from aggregator.live.view import View
+from shared.blake2 import blake2b
 
 VIEWS: Final = ("/", "/sites", "/sites/{region}/{site:path}", "/senders", "/sender", "/advisories", "/incidents")
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}

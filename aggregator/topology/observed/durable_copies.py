@@ -1,6 +1,5 @@
 """Name the consumer through which a durable copy reads, and read such a name back. Pure."""
 
-import hashlib
 from collections.abc import Iterable
 
 from aggregator.topology.model import EVERYTHING, Config, Copying, DesiredConsumer, Place
@@ -8,6 +7,7 @@ from aggregator.topology.observed.state import (
     StreamKey,
     taken_subjects,
 )
+from shared.blake2 import blake2b
 
 OURS = "muster-"
 
@@ -28,7 +28,7 @@ def consumer_of(copier: StreamKey, origin: StreamKey, source: Config, *, wanted:
     """
     (place, stream), (origin_place, origin_name) = copier, origin
     subjects = taken_subjects(source)
-    told_apart = hashlib.blake2b(repr(subjects).encode(), digest_size=4).hexdigest() if subjects else ""
+    told_apart = blake2b(repr(subjects).encode(), digest_size=4).hexdigest() if subjects else ""
     name = OURS + "-".join(filter(None, (stream, told_apart))) + f"@{place}"
     deliver = ".".join(filter(None, (_DELIVERIES, str(origin_place), origin_name, str(place), stream, told_apart)))
     return through_consumer(copier, origin, source, name, deliver, wanted=wanted)
