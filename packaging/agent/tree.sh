@@ -49,6 +49,7 @@ sed 's|^Description=.*|& (%i)|; s|^ExecStart=.*|& --config /etc/muster-agent/%i.
     >"$units/muster-agent@.service"
 install -D -m 0644 $files/muster-agent.preset "$root/usr/lib/systemd/system-preset/90-muster-agent.preset"
 install -D -m 0644 $files/sysusers.conf "$root/usr/lib/sysusers.d/muster-agent.conf"
+install -D -m 0644 -t "$root/usr/lib/firewalld/services" $files/muster-agent.xml
 install -D -m 0640 -t "$root/etc/muster-agent" $files/agent.toml
 install -D -m 0644 -t "$root/usr/share/doc/muster-agent" README.md CHANGELOG.md
 "$bin/python" $files/sbom.py "$site" >"$root/usr/share/doc/muster-agent/sbom.cdx.json"

@@ -50,7 +50,7 @@ for unit in $files/*.service $files/*.timer; do
 done
 install -D -m 0644 $files/muster-aggregator.preset "$root/usr/lib/systemd/system-preset/90-muster-aggregator.preset"
 install -D -m 0644 $files/sysusers.conf "$root/usr/lib/sysusers.d/muster-aggregator.conf"
-install -D -m 0644 $files/firewalld.xml "$root/usr/lib/firewalld/services/muster-aggregator.xml"
+install -D -m 0644 -t "$root/usr/lib/firewalld/services" $files/*.xml
 install -D -m 0640 -t "$root/etc/muster-aggregator" $files/aggregator.toml $files/topology.toml
 install -D -m 0644 -t "$root/usr/share/doc/muster-aggregator" README.md CHANGELOG.md
 "$bin/python" packaging/agent/sbom.py "$lib/site" >"$root/usr/share/doc/muster-aggregator/sbom.cdx.json"

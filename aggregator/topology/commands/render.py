@@ -6,6 +6,7 @@ import click
 
 from aggregator.topology.commands.streams import config_option, load
 from aggregator.topology.render.files import KEYS, RenderDirectory, SecretsMissing
+from aggregator.topology.render.server_config import AUTHORITY, CONFIG
 from aggregator.topology.render.servers import NotRenderable, servers
 from shared.command_group import examples
 from shared.terminal import echo
@@ -48,3 +49,12 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
         echo(line)
     if any(path.parts[0] == KEYS for path in written):
         echo(f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers")
+        authority = f" and {directory / KEYS / AUTHORITY}" if topology.render.encrypt else ""
+        for site in topology.sites:
+            parts = {f"{site.name}/{CONFIG}": f"{directory / site.name}/* to its server"}
+            for user in ("agent", "nodes"):
+                key = f"{KEYS}/{site.name}-{user}.nk"
+                parts[key] = f"{directory / key}{authority} to its {user}"
+            given = [to for file, to in parts.items() if Path(file) in written]
+            if given:
+                echo(f"for {site.name}: {'; '.join(given)}")
