@@ -149,7 +149,7 @@ async def test_what_a_receiver_refused_it_is_told_after_a_restart_and_others_do_
     inbox.refuses = True
     book.save([an_incident()])
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)) as alerts:
-        await until(lambda: other.got, "the other told")
+        await until(lambda: any(alerts.delivered_count.values()), "the other told, and the book knows")
         await until(lambda: any(alerts.failed_count.values()), "a failure counted")
     inbox.refuses = False
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)):
@@ -204,19 +204,20 @@ async def test_what_acknowledges_nothing_is_a_failure_and_is_told_again(book: In
     async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
         async with telling(book, WebhookSettings(url=url)) as alerts:
-            await until(lambda: sum(alerts.failed_count.values()) == 2, "failed and tried again")
+            await until(lambda: sum(alerts.failed_count.values()) >= 2, "failed and tried again")
             assert not any(alerts.delivered_count.values())
     assert all(line.startswith(b"POST /hook") for line in asked)
 
 
 async def test_two_receivers_at_one_address_are_both_told(book: IncidentBook, inbox: Inbox) -> None:
     book.save([an_incident()])
-    async with telling(book, WebhookSettings(url=inbox.url)):
-        await until(lambda: len(inbox.got) == 1, "the first told")
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: any(alerts.delivered_count.values()), "the first told, and the book knows")
     other = inbox.url.replace("/hook", "/other")
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other)) as alerts:
-        await until(lambda: len(inbox.got) == 2, "the other told")
+        await until(lambda: any(alerts.delivered_count.values()), "the other told")
         assert sorted(alerts.delivered_count.values()) == [0, 1]
+        assert len(inbox.got) == 2
         assert not any("secret" in name or "hook?" in name for name in alerts.delivered_count)
 
 

@@ -134,7 +134,7 @@ def test_what_is_asked_for_badly_is_refused_in_one_line(guarded: LiveService) ->
     assert status(guarded, "/api/v1/sites/eu-west/nowhere", read) == 404
     assert status(guarded, "/api/v1/sites?after=%00", read) == status(guarded, "/api/v1/sites?sort=x", read) == 400
     answer = guarded.request("/api/v1/sites", method="PUT", headers=read)
-    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert (answer.status, sorted(answer.headers["allow"].split(", "))) == (405, ["GET", "HEAD"])
     operations = "/api/v1/operations"
     assert status(guarded, operations, {"Content-Type": "text/plain"} | operate, ORDER) == 415
     assert status(guarded, operations, JSON | operate, ORDER | {"unknown": 1}) == 400
