@@ -149,7 +149,7 @@ async def test_what_a_receiver_refused_it_is_told_after_a_restart_and_others_do_
     inbox.refuses = True
     book.save([an_incident()])
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)) as alerts:
-        await until(lambda: any(alerts.delivered_count.values()), "the other told, and the book knows")
+        await until(lambda: any(alerts.delivered_count.values()), "the other told")
         await until(lambda: any(alerts.failed_count.values()), "a failure counted")
     inbox.refuses = False
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other.url)):
@@ -182,13 +182,15 @@ async def test_a_heartbeat_goes_out_while_all_is_well_and_only_then(book: Incide
     beat = HeartbeatSettings(url=inbox.url, every=Duration(SECOND // 20))
     async with telling(book, beat):
         await until(lambda: len(inbox.got) >= 2, "two heartbeats")
-    inbox.got.clear()
-    other = Inbox()
+    # The last of those may still be on its way: what goes out now goes elsewhere.
+    never, other = Inbox(), Inbox()
     book.save([an_incident()])
+    beat = HeartbeatSettings(url=never.url, every=Duration(SECOND // 20))
     async with telling(book, beat, WebhookSettings(url=other.url), well=False):
         await until(lambda: other.got, "the incident told")
+    never.close()
     other.close()
-    assert inbox.got == []
+    assert never.got == []
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 302 Found\r\nLocation: /login\r\n\r\n", b"no HTTP at all\r\n"])
@@ -212,12 +214,12 @@ async def test_what_acknowledges_nothing_is_a_failure_and_is_told_again(book: In
 async def test_two_receivers_at_one_address_are_both_told(book: IncidentBook, inbox: Inbox) -> None:
     book.save([an_incident()])
     async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
-        await until(lambda: any(alerts.delivered_count.values()), "the first told, and the book knows")
+        await until(lambda: any(alerts.delivered_count.values()), "the first told")
     other = inbox.url.replace("/hook", "/other")
     async with telling(book, WebhookSettings(url=inbox.url), WebhookSettings(url=other)) as alerts:
         await until(lambda: any(alerts.delivered_count.values()), "the other told")
-        assert sorted(alerts.delivered_count.values()) == [0, 1]
         assert len(inbox.got) == 2
+        assert sorted(alerts.delivered_count.values()) == [0, 1]
         assert not any("secret" in name or "hook?" in name for name in alerts.delivered_count)
 
 

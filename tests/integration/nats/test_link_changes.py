@@ -157,7 +157,7 @@ async def test_a_denied_publish_is_told_and_the_connection_stays(tmp_path: Path)
         auth = AuthSettings(user="u", password_file=written(tmp_path / "password", "p"))
         client = await connect(settings_for(server, auth), name="test", deadline=60, on_state=by_server.append)
         await client.publish("forbidden", b"")
-        await until(lambda: len(by_server) == 2, "the denial is told")
+        await until(lambda: len(by_server) > 1, "the denial is told")
         assert by_server[1].event is LinkEvent.DENIED
         assert 'publish to "forbidden"' in by_server[1].reason
         assert client.is_connected
