@@ -1,7 +1,7 @@
 # Every target runs in .venv, which packaging/bootstrap.sh makes once and keeps up to date with the locks.
 BIN := .venv/bin
 PYTEST_ARGS ?=
-# Tests wait for real time more than they compute: four of them keep two cores busy.
+# Tests wait for real time more than they compute: four of them keep two cores busy (tests/support/distribution.py).
 WORKERS ?= 4
 LOCK_ARGS ?=
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
