@@ -14,6 +14,8 @@ The rules follow what a scanner for a path finds that never validates (``gjson``
 6. Levels below NESTED_LIMIT are left out. A repeated key has its last value, as for the strict decoder.
 7. Of what the standard library's decoder refuses too, only the first characters are read, at most as many as the caller
    allows: there are megabytes that take a second each. What follows is as if the body had been cut.
+8. There, a text that the scanner itself finds at the path that it is asked for stands in place of what the rules above
+   make of it: where nothing fits, whoever both of them hear has one name.
 
 What JSON allows has the value that msgspec gives it. Nothing recurses, and the time taken is linear in the size.
 """
@@ -65,6 +67,14 @@ _VALUE_WORD = r"([a-z]++(?=\")|[^\s,\[\]{}\"][^\s,\[\]{}]*+)"
 _AT_KEY = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_KEY_WORD})", re.DOTALL)
 _AT_VALUE = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_VALUE_WORD})", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+# What the scanner of rule 8 takes for a key, or for the end of an object; and then for a text, a container, or another.
+_SCANNED_KEY = re.compile(r'[^"}]*+(?:"((?:[^"\\]|\\.)*+)"|})', re.DOTALL)
+_SCANNED_VALUE = re.compile(
+    r"[^\"{\[tfn+\-0-9iIN]*+(?:\"((?:[^\"\\]|\\.)*+)\"|([\[{])|(?:[tf]|n(?=u|\Z))[a-z]*+|[n+\-0-9iIN][^\0- ,\]}]*+)",
+    re.DOTALL,
+)
+_SCANNED_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z|\\\Z)|([\[{(])|[\]})]', re.DOTALL)
+_COLON = re.compile(r"\s*+:")
 _ESCAPE = re.compile(
     r'\\(?:(["\\/bfnrt])|u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})'
     r"|u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)",
@@ -97,17 +107,28 @@ _WIDE = {
 _Container = dict[str, Any] | list[Any]
 
 
-def decode(body: bytes | str, limit: int | None = None) -> TolerantResult:
+def decode(body: bytes | str, limit: int | None = None, path: tuple[str, ...] = ()) -> TolerantResult:
     r"""Read what can be read; raise msgspec.DecodeError where there is neither an object nor an array.
 
-    ``limit`` is that of rule 7, in characters; None: there is none.
+    ``limit`` is that of rule 7, in characters; None: there is none. ``path``: keys, as rule 8 has it.
 
     >>> decode(b'\xef\xbb\xbf{"load": NaN, "sender": "n1",} trailing').value
     {'load': nan, 'sender': 'n1'}
     """
-    reader = _Reader(limit)
+    reader = _Reader(limit, path)
     value = reader.document(reader.decoded(body) if isinstance(body, bytes) else body)
     return TolerantResult(value, reader.deviation)
+
+
+def _end_of_container(body: str, at: int) -> int:
+    """Give where a container ends that is open at ``at``: brackets of any kind are as good as its own."""
+    depth = 1
+    for found in _SCANNED_BRACKET.finditer(body, at):
+        if found[0][0] != '"':
+            depth += 1 if found[1] else -1
+            if not depth:
+                return found.end()
+    return len(body)
 
 
 def _kept(escape: "re.Match[str]") -> str:
@@ -131,8 +152,9 @@ def text_of(written: bytes) -> str:
 class _Reader:
     """Reads one body: the containers that are open, and the key that waits for its value in the innermost."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, path: tuple[str, ...] = ()) -> None:
         self._limit = limit
+        self._path = path
         self.deviation: Deviation | None = None
         self._levels: list[_Container] = []
         self._key: str | None = None
@@ -201,7 +223,48 @@ class _Reader:
             self.note(Deviation.TRUNCATED)
         if is_cut or body[at:].strip(_BLANKS):
             self.note(Deviation.SURPLUS)
+        return self._with_scanned(found, body) if self._path and isinstance(found, dict) else found
+
+    def _with_scanned(self, found: dict[str, Any], body: str) -> dict[str, Any]:
+        """Put what the scanner finds at the path in its place."""
+        text = self._scan(body)
+        if text is None:
+            return found
+        self.note(Deviation.STRUCTURE)
+        inside = found
+        for key in self._path[:-1]:
+            if not isinstance(inside.get(key), dict):
+                inside[key] = {}
+            inside = inside[key]
+        inside[self._path[-1]] = text
         return found
+
+    def _scan(self, body: str) -> str | None:
+        """Find the text at the path as a scanner does that skips whatever is no key and begins no value.
+
+        None where there is none, or it is followed by what makes it a key.
+        """
+        depth, at = 0, body.find("{") + 1
+        while key := _SCANNED_KEY.match(body, at):
+            at = key.end()
+            if key[1] is None:
+                depth -= 1
+                if depth < 0:
+                    return None
+                continue
+            is_on_path = self._text(key[1]) == self._path[depth]
+            value = _SCANNED_VALUE.match(body, at)
+            if value is None:
+                return None
+            at, (text, opening) = value.end(), value.groups()
+            is_last = depth == len(self._path) - 1
+            if is_on_path and is_last:
+                return None if text is None or _COLON.match(body, at) else self._text(text)
+            if opening == "{" and is_on_path:
+                depth += 1
+            elif opening:
+                at = _end_of_container(body, at)
+        return None
 
     def _first_found(self, body: str) -> tuple[_Container, int]:
         found: _Container | None = None

@@ -5,6 +5,7 @@ identified is heard, however broken the rest of the body is. A message without a
 an exception: it is forwarded unsampled, counted, and cannot stop the site.
 """
 
+import contextlib
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
@@ -118,9 +119,11 @@ class Intake:
         self._sender = sender
         self._normalizes = sender.normalize is not NameForm.NONE
         self._probe_origin = probe_origin
-        sender_path = sender.path if isinstance(sender, SenderByPath) else ""
-        self._shape, (self._sender_field, self._force_field) = _shape(keys_of(sender_path), keys_of(force_path))
-        self._decoder = msgspec.json.Decoder(self._shape)
+        self._sender_keys = keys_of(sender.path if isinstance(sender, SenderByPath) else "")
+        self._shape, (self._sender_field, self._force_field) = _shape(self._sender_keys, keys_of(force_path))
+        self._decode = msgspec.json.Decoder(self._shape).decode
+        # Where the sender is a key of the body itself, as in most: looked up without a call for each message.
+        self._sender_top = self._sender_field.attribute if self._sender_field and not self._sender_field.keys else ""
         self._reads_body = bool(self._sender_field or self._force_field)
         self._digest = digest if digest and digest.paths else None
         self.slow_count = 0
@@ -137,10 +140,11 @@ class Intake:
         body: Any = None
         if self._reads_body:
             try:
-                body = decoded(self._decoder.decode, message.payload)
-            except UNREADABLE:
-                body = self._decode_tolerantly(message.payload, deviations)
-        sender_id = self._sender_of(message, body, deviations)
+                body = self._decode(message.payload)
+            except UNREADABLE as error:
+                body = self._decode_again(message.payload, deviations, error)
+        top = self._sender_top
+        sender_id = getattr(body, top, None) if top else self._sender_of(message, body, deviations)
         if not isinstance(sender_id, str):
             sender_id = _written(sender_id)
             if sender_id is None:
@@ -178,10 +182,13 @@ class Intake:
         is_deleted = MARKER_HEADER in headers or headers.get(OPERATION_HEADER, "").strip().upper() in DELETE_OPERATIONS
         return ProofCause.DELETE_MARKER if is_deleted else None
 
-    def _decode_tolerantly(self, payload: bytes, deviations: Deviations) -> Any:
+    def _decode_again(self, payload: bytes, deviations: Deviations, refusal: Exception) -> Any:
         """Read what the one pass refuses; None where there is no object to be read."""
+        if isinstance(refusal, RecursionError):
+            with contextlib.suppress(*UNREADABLE):
+                return decoded(self._decode, payload)
         try:
-            body = decode_tolerantly(payload, deviations)
+            body = decode_tolerantly(payload, deviations, self._sender_keys)
         except msgspec.DecodeError:
             return None
         if isinstance(body, dict):

@@ -47,9 +47,12 @@ def read_json(body: bytes, deviations: Deviations) -> Any:
         return decode_tolerantly(body, deviations)
 
 
-def decode_tolerantly(body: bytes | str, deviations: Deviations) -> Any:
-    """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read."""
-    found = tolerant_json.decode(body, TOLERATED_LIMIT)
+def decode_tolerantly(body: bytes | str, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
+    """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read.
+
+    ``path`` is that of the text for which it is read, if any.
+    """
+    found = tolerant_json.decode(body, TOLERATED_LIMIT, path)
     # Without a deviation it is JSON with a number that is too large.
     deviations.append(found.deviation or Deviation.VALUE)
     return found.value
@@ -57,16 +60,17 @@ def decode_tolerantly(body: bytes | str, deviations: Deviations) -> Any:
 
 def value_at(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
     """Give what stands at a path, None where nothing does."""
-    for key in keys:
-        value = opened(value, deviations)
+    for number, key in enumerate(keys):
+        value = opened(value, deviations, keys[number:])
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def opened(value: Any, deviations: Deviations) -> Any:
+def opened(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
     """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
 
     What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
+    ``path`` is what is looked for in it.
     """
     if not isinstance(value, str):
         return value
@@ -81,13 +85,13 @@ def opened(value: Any, deviations: Deviations) -> Any:
     try:
         return decoded(msgspec.json.decode, body)
     except UNREADABLE:
-        return _opened_with_tolerance(body, deviations) or value
+        return _opened_with_tolerance(body, deviations, path) or value
 
 
-def _opened_with_tolerance(body: str | bytes, deviations: Deviations) -> dict[str, Any] | None:
+def _opened_with_tolerance(body: str | bytes, deviations: Deviations, path: tuple[str, ...]) -> dict[str, Any] | None:
     inner: Deviations = []
     try:
-        found = decode_tolerantly(body, inner)
+        found = decode_tolerantly(body, inner, path)
     except msgspec.DecodeError:
         return None
     if not (isinstance(found, dict) and found):

@@ -104,6 +104,19 @@ BROKEN = [
     ('\ufeff{"sender":"n1"}'.encode("utf-16-be"), Deviation.ENCODING),
     (b'\xff\xfe{"sender":"n1"}', Deviation.ENCODING),
     (b'{\0"sender":"n1"}', Deviation.STRUCTURE),
+    # What a scanner finds that validates nothing, as the peer's does.
+    (b'{"fact":} "x","sender":"n1"}', Deviation.STRUCTURE),
+    (b'{"fact":}"back\\\\",e5 "sender":"n1"}', Deviation.STRUCTURE),
+    (b'{"fact"\xc3:"]","sender":"n1"}', Deviation.ENCODING),
+    (b'web:"{"fact":1000{0000.0,"x":"{","sender":"n1"}', Deviation.SURPLUS),
+    (b'{"sender",: "n1"}', Deviation.STRUCTURE),
+    (b'{"sender":,, "n1"}', Deviation.STRUCTURE),
+    (b'{"sender"}: "n1"}', Deviation.STRUCTURE),
+    (b'{"sender":}"n1","other":[]}', Deviation.STRUCTURE),
+    (b'{"sender"\0 "n1"}', Deviation.STRUCTURE),
+    (b'{"sender"word:"n1"}', Deviation.STRUCTURE),
+    (b'{"sender":#"n1"}', Deviation.VALUE),
+    (b'{"sender":// "n1"}', Deviation.VALUE),
 ]
 
 
