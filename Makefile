@@ -8,7 +8,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check clean environment
+.PHONY: help demo test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check soak clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -30,6 +30,9 @@ bench: environment ## Measure, at full size (PEER=PATH: a stream-replicator besi
 
 bench-quick: environment ## Measure at small sizes, in under two minutes
 	@$(BIN)/python -m tests.bench --quick $(if $(PEER),--peer $(PEER)) $(BENCH_ARGS)
+
+soak: environment ## Run all of it under load and faults for HOURS=1 (SEED=N as another run said): lost, doubled, wrong, growth
+	@$(BIN)/python -m tests.soak $(if $(HOURS),--hours $(HOURS)) $(if $(SEED),--seed $(SEED))
 
 docs: environment ## Write docs/reference out of the code, and build the manual (build/docs/html) and its man pages
 	@$(BIN)/python -m tests.support.documents.reference

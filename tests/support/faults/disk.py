@@ -18,8 +18,9 @@ _PAGE = 4096
 class SmallDisk:
     """A directory; ``is_small`` where it is a disk of its own. Else it cannot be filled."""
 
-    def __init__(self, path: Path, *, is_wanted: bool = True) -> None:
+    def __init__(self, path: Path, *, is_wanted: bool = True, size: str = SIZE) -> None:
         self.path = path
+        self._size = size
         self._is_wanted = is_wanted
         self.is_small = False
         self._is_full = False
@@ -32,7 +33,7 @@ class SmallDisk:
 
     def __enter__(self) -> Self:
         self.path.mkdir(parents=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.path)]
+        command = ["mount", "-t", "tmpfs", "-o", f"size={self._size}", "tmpfs", str(self.path)]
         may_mount = os.geteuid() == 0 and shutil.which("mount") is not None
         self.is_small = self._is_wanted and may_mount and not _fails(command)
         return self

@@ -156,6 +156,7 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
         fleet=[
             FleetRecord(message.subject, message.data, message.headers or {})
             async for message in stored(stage.region, FLEET)
+            if message.subject.startswith(f"fleet.{block_id.region}.{block_id.site}.")
         ],
         set_apart=store.set_apart,
         downs=stage.downs,

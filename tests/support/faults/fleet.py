@@ -132,12 +132,16 @@ class Sender:
 
 
 class FaultFleet:
-    """All senders, on one connection straight to the site's server; ``acknowledged`` are ids that it stored."""
+    """All senders, on one connection straight to the site's server; ``acknowledged`` are ids that it stored.
 
-    def __init__(self, client: Client, seed: int, habits: Habits) -> None:
+    They live ``pace`` times as slowly.
+    """
+
+    def __init__(self, client: Client, seed: int, habits: Habits, pace: float) -> None:
         self.acknowledged: set[str] = set()
         self._client = client
         self._habits = habits
+        self._pace = pace
         self._senders = [
             Sender(f"node-{number:02}", random.Random(f"sender {seed} {number}")) for number in range(SENDERS)
         ]
@@ -152,7 +156,7 @@ class FaultFleet:
         began_at = loop.time()
         while True:
             for sender in self._senders:
-                body = sender.says(loop.time() - began_at)
+                body = sender.says((loop.time() - began_at) / self._pace)
                 if body is not None:
                     await self._say(sender, body)
             while self._habits.oversized:
@@ -210,7 +214,7 @@ class FleetClient(Client):
 
 
 @asynccontextmanager
-async def connected_fleet(url: str, seed: int, habits: Habits) -> AsyncIterator[FaultFleet]:
+async def connected_fleet(url: str, seed: int, habits: Habits, pace: float = 1.0) -> AsyncIterator[FaultFleet]:
     """Connect the senders; whenever their server is back, so are they, within a moment."""
 
     async def expected(_error: Exception) -> None:
@@ -221,7 +225,7 @@ async def connected_fleet(url: str, seed: int, habits: Habits) -> AsyncIterator[
     soon: Any = 0.05
     await client.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=soon, error_cb=expected)
     try:
-        yield FaultFleet(client, seed, habits)
+        yield FaultFleet(client, seed, habits, pace)
     finally:
         async with asyncio.timeout(CLOSE_DEADLINE):
             await client.close()

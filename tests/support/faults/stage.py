@@ -45,8 +45,8 @@ ROUND_TRIP = 0.03
 DUPLICATE_WINDOW = 24 * 3_600 * 1_000_000_000
 
 SETTINGS = """
-site = "dub1"
-region = "eu-west"
+site = "{named.site}"
+region = "{named.region}"
 name = "{name}"
 [upstream]
 servers = ["{region}"]
@@ -88,10 +88,9 @@ settle = "200ms"
 """
 
 
-MEMBERS = ("dub1-a", "dub1-b")
-PAIR = f"""
+PAIR = """
 [pair]
-members = {list(MEMBERS)}
+members = ["{named.site}-a", "{named.site}-b"]
 takeover_after = "1s"
 hand_over_after = "1s"
 """
@@ -109,6 +108,16 @@ class Down(NamedTuple):
     ended_at: int
     refuses: bool = False
     subject: str = ""
+
+
+class Named(NamedTuple):
+    """What the stage's place is called."""
+
+    region: str = "eu-west"
+    site: str = "dub1"
+
+
+HERE = Named()
 
 
 class Habits:
@@ -254,15 +263,39 @@ async def fault_stage(
         site, region = servers
         uplink = await stack.enter_async_context(EmbeddedLink(region.port, round_trip=ROUND_TRIP))
         await make_stream(site, {"name": STREAM, "subjects": STREAM_SUBJECTS})
-        agents: list[SupervisedAgent] = []
-        for name in MEMBERS if pair else MEMBERS[:1]:
-            link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
-            own = await stack.enter_async_context(EmbeddedLink(uplink.port)) if pair else uplink
-            place = disk.path if not agents else directory / name
-            agent = SupervisedAgent(
-                directory / f"{name}.toml", place / "agent.db", (link, own), lambda: disk.was_full_lately
-            )
-            settings = (SETTINGS + (COPIES if copies and not pair else "")).format(
+        agents = await agents_between(stack, directory, disk, site, uplink, pair=pair, copies=copies, policy=policy)
+        stage = FaultStage(directory, disk, (site, region), uplink, agents)
+        stage.fleet_config["allow_atomic"] = atomic
+        await make_stream(region, stage.fleet_config)
+        yield stage
+
+
+async def agents_between(
+    stack: AsyncExitStack,
+    directory: Path,
+    disk: SmallDisk,
+    site: EmbeddedNats,
+    uplink: EmbeddedLink,
+    *,
+    pair: bool,
+    copies: bool,
+    policy: str,
+    named: Named = HERE,
+) -> tuple[SupervisedAgent, ...]:
+    """Give a site its agent, or two, and their links; they end with ``stack``."""
+    agents: list[SupervisedAgent] = []
+    for member in ("a", "b") if pair else ("a",):
+        name = f"{named.site}-{member}"
+        link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
+        own = await stack.enter_async_context(EmbeddedLink(uplink.port)) if pair else uplink
+        place = disk.path if not agents else directory / name
+        agent = SupervisedAgent(
+            directory / f"{name}.toml", place / "agent.db", (link, own), lambda: disk.was_full_lately
+        )
+        settings = SETTINGS + (COPIES if copies and not pair else "") + (PAIR if pair else "")
+        agent.config_path.write_text(
+            settings.format(
+                named=named,
                 name=name,
                 copied=COPIED,
                 probe=PROBE,
@@ -272,15 +305,12 @@ async def fault_stage(
                 store=agent.store_path,
                 directory=directory,
             )
-            agent.config_path.write_text(settings + (PAIR if pair else ""))
-            stack.callback(agent.process.end)
-            agents.append(agent)
-        # Both members have the same; which of them starts first is not to matter.
-        site_key(directory / "id.key")
-        stage = FaultStage(directory, disk, (site, region), uplink, tuple(agents))
-        stage.fleet_config["allow_atomic"] = atomic
-        await make_stream(region, stage.fleet_config)
-        yield stage
+        )
+        stack.callback(agent.process.end)
+        agents.append(agent)
+    # Both members have the same; which of them starts first is not to matter.
+    site_key(directory / "id.key")
+    return tuple(agents)
 
 
 async def make_stream(server: EmbeddedNats, config: dict[str, object]) -> None:
