@@ -155,14 +155,17 @@ class Rendered:
         """Let a server read its configuration again."""
         self.running[server].send_signal(signal.SIGHUP)
 
-    def begin_anew(self, server: str) -> None:
-        """Lose a server with everything that it has stored, and start another on the same configuration.
+    def begin_anew(self, server: str, backup: Path | None = None) -> None:
+        """Lose a server with everything that it has stored, and start another on the same configuration, or a backup.
 
         Not in a thread of its own: the server ends with the thread that has started it.
         """
+        store = self.directory / "store" / server
         self.running[server].kill()
         self.running[server].wait()
-        shutil.rmtree(self.directory / "store" / server)
+        shutil.rmtree(store)
+        if backup is not None:
+            shutil.copytree(backup, store)
         self.running[server] = _start(self.directory, server)
         _until_listening(("127.0.0.1", self.ports[server]))
 
@@ -180,7 +183,9 @@ class Rendered:
         )
 
     @asynccontextmanager
-    async def visited(self, server: str, key: str, inbox: str = "_INBOX") -> AsyncIterator[Visitor]:
+    async def visited(
+        self, server: str, key: str, inbox: str = "_INBOX", deadline: float = CONNECT_DEADLINE
+    ) -> AsyncIterator[Visitor]:
         """Connect to a server with a key; raise ConnectFailed."""
         denials: list[str] = []
 
@@ -189,7 +194,7 @@ class Rendered:
                 denials.append(state.reason)
 
         settings = self.settings(server, key)
-        client = await connect(settings, name="test", deadline=CONNECT_DEADLINE, inbox_prefix=inbox, on_state=note)
+        client = await connect(settings, name="test", deadline=deadline, inbox_prefix=inbox, on_state=note)
         try:
             yield Visitor(client, denials)
         finally:
