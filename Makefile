@@ -45,6 +45,7 @@ lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: 
 		--output-file packaging/requirements-aggregator.txt
 	@$(LOCK) pyproject.toml --constraint packaging/requirements-dev.txt --output-file packaging/requirements-agent.txt
 	@$(LOCK) --group build --output-file packaging/requirements-build.txt
+	@$(LOCK) --group older --output-file packaging/requirements-older.txt
 	@! grep -n -i -E '://|^-' packaging/requirements-*.txt
 
 rpm: environment ## Build the agent's RPM for EL8, EL9 and EL10 into dist (needs rpmbuild and strip)

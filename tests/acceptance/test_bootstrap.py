@@ -50,7 +50,7 @@ def clone(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "packaging" / "bootstrap.sh", clone / "packaging")
     (clone / "pyproject.toml").write_text(PROJECT)
     (clone / "backend.py").write_text(BACKEND)
-    for lock in ("build", "dev"):
+    for lock in ("build", "dev", "older"):
         (clone / "packaging" / f"requirements-{lock}.txt").touch()
     return clone
 

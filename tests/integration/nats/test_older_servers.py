@@ -1,24 +1,22 @@
 """Where a server is too old for durable sourcing, copies are plain until it is updated, and nothing is lost or doubled.
 
-It runs where MUSTER_OLDER_NATS names a nats-server before 2.14. Such a server of a region does not link to a newer hub
-that does not advertise itself (2.12.8 to 2.15.1: "attempted to connect to wrong port"), so hubs are updated last.
+An older server of a region does not link to a newer hub that does not advertise itself (2.12.8 to 2.15.1: "attempted to
+connect to wrong port"), so hubs are updated last.
 """
 
-import os
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from shared.embedded import server
+from tests.support.nats.older_server import OLDER, only_with_an_older_server
 from tests.support.topology.aggregator_command import ran
 from tests.support.topology.archiving import RETRIED, applied, archived_sequences, publish
 from tests.support.topology.regions import answers, client_of, federation, holds
 from tests.support.waiting import until
 
-OLDER = os.environ.get("MUSTER_OLDER_NATS", "")
-
-pytestmark = pytest.mark.skipif(not OLDER, reason="MUSTER_OLDER_NATS names no nats-server before 2.14")
+pytestmark = only_with_an_older_server
 
 
 @pytest.mark.parametrize("older", [("hub",), ("us-east", "hub")])

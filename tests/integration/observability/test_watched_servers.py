@@ -1,7 +1,6 @@
 """What shows in the servers themselves: a certificate that expires, a version that is too old for a setting."""
 
 import json
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,9 @@ from shared.settings import FilePath
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, deployed
 from tests.support.agent.agent_within import agent_within
 from tests.support.nats.certificates import Authority
+from tests.support.nats.older_server import OLDER, only_with_an_older_server
 from tests.support.nats.one_server import server_in, settings_for
 from tests.support.waiting import until
-
-OLDER = os.environ.get("MUSTER_OLDER_NATS", "")
-only_with_an_older_server = pytest.mark.skipif(not OLDER, reason="MUSTER_OLDER_NATS names no nats-server before 2.14")
 
 
 def shows(agent: AgentProcess, *conditions: str) -> Callable[[], Awaitable[bool]]:
