@@ -192,13 +192,14 @@ class Emitter(msgspec.Struct, frozen=True):
         event_ids_of = cache(partial(advisory_event_ids, block_id))
 
         @cache
-        def common(kind: AdvisoryKind, incarnation: Incarnation, rebuilt: bool) -> tuple[str, wire.Advisory]:
+        def common(kind: AdvisoryKind, incarnation: Incarnation, rebuilt: bool) -> tuple[str, wire.Advisory, str]:
             subject = subjects.advisory_subject(block_id, kind, self.prefix)
-            return subject, wire.Advisory.blank(block_id, kind, inspect_field, stream, incarnation, rebuilt)
+            blank = wire.Advisory.blank(block_id, kind, inspect_field, stream, incarnation, rebuilt)
+            return subject, blank, str(incarnation)
 
         def write(decision: Advise) -> OutboxRow:
             kind, sender_id, at, opening = decision.kind, decision.sender_id, decision.at, decision.opening_sequence
-            subject, blank = common(kind, decision.incarnation, decision.rebuilt)
+            subject, blank, incarnation = common(kind, decision.incarnation, decision.rebuilt)
             event_id = event_ids_of(decision.opening_incarnation)(opening, sender_id, kind, at)
             record = blank.filled(
                 event_id, sender_id, (at, decision.last_seen_at), (decision.sequence, opening), decision.ordinal
@@ -208,7 +209,7 @@ class Emitter(msgspec.Struct, frozen=True):
             if decision.unheard_until:
                 record = msgspec.structs.replace(record, unheard_until_us=decision.unheard_until)
             # The number too: an older copy of a store says again, under another, what was said not long ago.
-            number = id_of(event_id, str(decision.incarnation), decision.ordinal)
+            number = id_of(event_id, incarnation, decision.ordinal)
             return OutboxRow(lane, block, subject, {header: number}, encode(record))
 
         return write
@@ -219,15 +220,17 @@ class Emitter(msgspec.Struct, frozen=True):
         lane, stream, origin = Lane.REGISTRATIONS, position.stream, f"{self.block_id}.{position.incarnation}"
         id_of = message_ids(self.key, region, site, block, "registration", str(position.incarnation))
         source_header, sender_header = wire.source_header, wire.sender_header
+        name_overhead = size_of_headers({wire.SENDER_HEADER: ""})
 
         def write(decision: Forward) -> OutboxRow:
             message = decision.message
             sequence = message.sequence
             headers = headers_to_keep(message.headers, by_agent=False) if message.headers else {}
-            if decision.sender_id:
-                # Before its size is taken: a name can be as long as all that a record otherwise takes.
-                headers[wire.SENDER_HEADER] = sender_header(decision.sender_id)
             headers_size = size_of_headers(headers) if headers else 0
+            if decision.sender_id:
+                # Its size counts: a name can be as long as all that a record otherwise takes.
+                headers[wire.SENDER_HEADER] = name = sender_header(decision.sender_id)
+                headers_size += name_overhead + len(name)
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
             headers[wire.SOURCE_HEADER] = source_header(stream, sequence, site, block, message.stored_at)
             headers[wire.REASON_HEADER] = str(decision.reason)

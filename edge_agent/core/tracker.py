@@ -94,11 +94,16 @@ class Draft:
     def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
         """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
         message = observation.message
-        if len(self.decisions) >= self._decision_limit or not self._advance(message.stored_at):
+        at = message.stored_at
+        # The first steps of _advance() and _touch(), written out: for most messages there are no others.
+        is_quiet = self.observed_through <= at <= self._quiet_until
+        if len(self.decisions) >= self._decision_limit or not (is_quiet or self._advance(at)):
             return False
+        if is_quiet:
+            self.observed_through = at
         at = self._read(message)
         sender_id = observation.sender_id
-        state = self._touch(sender_id)
+        state = self._touched.get(sender_id) or self._touch(sender_id)
         reason: ForwardReason | None
         if state is None or state.retired:
             if self._sender_count >= self._policy.max_senders:
@@ -118,11 +123,8 @@ class Draft:
         else:
             reason = reason_to_forward(self._policy, state, observation, at)
         self._valid += 1
-        if self._seen.awaits_word and message.stored_at >= self._seen.narrowed_at:
-            # What the stream lost, it has not lost everybody.
-            self._seen = msgspec.structs.replace(self._seen, awaits_word=False)
-        if observation.deviation is not None:
-            self._ledger.count("tolerated", observation.deviation)
+        if self._seen.awaits_word or observation.deviation is not None:
+            self._note_word(observation)
         state.last_seen_at = at
         state.last_sequence = message.sequence
         self._heard.put_last(state)
@@ -132,6 +134,13 @@ class Draft:
             self._ledger.forward(state, observation, reason, at)
             self._asked_for.discard(sender_id)
         return True
+
+    def _note_word(self, observation: Observation) -> None:
+        if self._seen.awaits_word and observation.message.stored_at >= self._seen.narrowed_at:
+            # What the stream lost, it has not lost everybody.
+            self._seen = msgspec.structs.replace(self._seen, awaits_word=False)
+        if observation.deviation is not None:
+            self._ledger.count("tolerated", observation.deviation)
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
         """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""

@@ -216,13 +216,16 @@ class _FrameParser(Parser):
             elif kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
                 # What a stream delivers: most of what ever comes, so nothing is done for it that is not needed.
                 _, subject, _, reply, digits = fields
-                end = body + _size(digits)
+                try:
+                    end, reply_text = body + int(digits), reply.decode()
+                except ValueError:
+                    end, reply_text = body + _size(digits), _text(reply)
                 if end + 2 > size:
                     break
                 at = end + 2
                 taken += 1
                 taken_size += end - body
-                receive(self._text_of(subject), _text(reply), data[body:end], None)
+                receive(self._text_of(subject), reply_text, data[body:end], None)
             elif kind in _MESSAGES:
                 frame = _frame(kind, fields)
                 end = body + frame.size
