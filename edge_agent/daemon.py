@@ -17,6 +17,7 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.core.namesake import Namesake, boot_id
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.ingest.block import IngestPhase
+from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
 from edge_agent.observability.name_watch import NameFree, NameTaken
@@ -35,6 +36,7 @@ from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
 from shared.cancellation import cancel_all
+from shared.instants import SECOND
 
 log = logging.getLogger("muster.agent")
 
@@ -174,6 +176,7 @@ class Agent:
             replaces_lost,
         )
         self._blocks, self._upload_path = BlockWiring(self._parts), UploadPath(self._parts)
+        self._announcements: Announcements | None = None
 
     async def run_until(self, stopping: asyncio.Event) -> None:
         """Run every part; end when told to, raise what a part raised."""
@@ -191,6 +194,10 @@ class Agent:
             await stopping.wait()
             log.info("stopping")
             announce_stopping()
+            if self._announcements is not None:
+                # What is read no more says no more that it goes on.
+                await cancel_all([part for part in parts if part.get_name() in self._blocks.readers])
+                await self._announcements.say_stopping()
             await cancel_all(parts)
 
     async def close(self) -> None:
@@ -225,6 +232,10 @@ class Agent:
             tasks.create_task(link.clock.run(), name="clock of the region")
             tasks.create_task(link.names.run(link.client), name="names")
             await link.names.may_publish.wait()
+            interval = int(self._settings.watermark.interval) / SECOND
+            readers = self._blocks.readers
+            self._announcements = Announcements(link.client, readers.items, self._board.conditions, interval)
+            tasks.create_task(self._announcements.run(), name="announcements")
             await self._upload_path.run(link)
 
     async def _read(self, block: StreamSettings) -> None:

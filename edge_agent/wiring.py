@@ -25,6 +25,7 @@ from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
+from edge_agent.observability.announcements import Vouching
 from edge_agent.observability.clocks import Clocks, SiteClock
 from edge_agent.observability.health import NAMES
 from edge_agent.observability.name_watch import NameWatch
@@ -131,6 +132,7 @@ class BlockWiring:
         self._parts = parts
         self._settings = parts.settings
         self._board = parts.board
+        self.readers: dict[str, Vouching] = {}
 
     async def connect(self, block: StreamSettings) -> BlockLink:
         """Connect a block with its stream, however long that takes."""
@@ -186,6 +188,7 @@ class BlockWiring:
         rules = msgspec.structs.replace(self.rules(link, mode), journal=journal)
         ingest = Ingest(rules, link.source, self._parts.store, decider, link.report, fast_path)
         self._board.watch(block.name, ingest)
+        self.readers[block.name] = ingest
         heartbeat = self._heartbeat(block, link.client)
         if heartbeat is None:
             await ingest.run()

@@ -16,6 +16,8 @@ from shared.instants import SECOND
 
 ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
 WATERMARK_PROTOCOL: Final = "muster:watermark:1"
+STOPPING: Final = "stopping"
+"""The condition of a watermark after which its agent's run ends, as it was told to."""
 
 ORIGIN_HEADER = "Muster-Origin"
 REASON_HEADER = "Muster-Reason"
@@ -175,7 +177,8 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     ``stale_after``, ``retire_after`` and ``blind_after`` are in microseconds. ``rebuilt_at_us`` is 0, or the instant
     since which this store, after one was lost, has been learning its senders again: whoever it has not announced since
     then is unknown to it. ``counters`` maps what happened (rejected, dropped, compacted, clamped, ...) to cause to
-    count.
+    count. ``condition`` is there where it repeats the last one while no further one comes: the name of the agent's
+    condition that keeps time from passing, or STOPPING.
     """
 
     protocol: Literal["muster:watermark:1"] = WATERMARK_PROTOCOL
@@ -199,6 +202,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     boot_id: str
     rebuilt_at_us: Int64 = 0
+    condition: str | UnsetType = UNSET
 
 
 _FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")

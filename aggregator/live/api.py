@@ -38,10 +38,16 @@ class UnknownReason(StrEnum):
     """Advisories that the agent counted have not arrived: its watermarks vouch for nothing until they do."""
     CLOCK = "clock"
     """The site's stream claims times that the hub has not reached yet."""
+    NOT_STORED = "not_stored"
+    """The agent says that its stream does not store what it is sent, or that nothing proves that it does."""
+    NOT_READ = "not_read"
+    """The agent says that it cannot read its stream: the site's server or the link to it is down, or it has no room."""
     AGENT_BEHIND = "agent_behind"
     """Watermarks arrive, but speak of the past: the agent catches up."""
     AGENT_SILENT = "agent_silent"
-    """No watermark comes: the agent, its link, or the stream that it reads is down, or that stream does not store."""
+    """No word comes: the agent or its link to the region is down; of a pair, or an older agent, perhaps its stream."""
+    AGENT_STOPPED = "agent_stopped"
+    """No word comes since the agent was told to stop: it is being upgraded, or its host restarted."""
     NEVER_VOUCHED = "never_vouched"
     """Advisories came, but no watermark that vouches for the block: plain Choria's, or an agent that just began."""
     LOST_STORE = "lost_store"
@@ -90,6 +96,7 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_until_us``: until then its senders' states are vouched for; ``observed_since_us``: without a gap since then.
     ``heard_at_us`` is the hub's time of its last watermark. ``ordinal`` is the last advisory that a watermark counted.
+    ``condition`` is what the agent says to keep it from knowing more, as ``muster-agent status`` calls it.
     ``is_gone``: nobody is expected in it any more, for all its senders were retired or ``maintenance`` does not end.
     """
 
@@ -104,6 +111,7 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     boot_id: str
     version: str
+    condition: str = ""
     maintenance: Maintenance | None = None
     is_gone: bool = False
 

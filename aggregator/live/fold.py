@@ -41,7 +41,7 @@ from shared.policy import (
     parse_policy_subject,
 )
 from shared.subjects import RecordType, parse_subject
-from shared.wire import Watermark
+from shared.wire import STOPPING, Watermark
 
 _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
@@ -127,7 +127,8 @@ class Block(msgspec.Struct, gc=False):
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
     watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
     began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
-    of ``silent`` incarnations nothing counts that they said since.
+    of ``silent`` incarnations nothing counts that they said since. ``condition`` is what the agent last said to keep
+    time from passing, "": nothing; ``stopped_boot_id`` names the run of it that was told to stop.
     """
 
     region: str
@@ -143,6 +144,8 @@ class Block(msgspec.Struct, gc=False):
     changed_at: int = 0
     agent: str = ""
     boot_id: str = ""
+    stopped_boot_id: str = ""
+    condition: str = ""
     version: str = ""
     stale_after: int = 0
     blind_after: int = 0
@@ -174,6 +177,11 @@ class Block(msgspec.Struct, gc=False):
         """Give the life of the last watermark."""
         told = [life for life in self.lives.values() if life.last is not None]
         return max(told, key=lambda life: life.last_archived_at, default=None)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether its agent said that it was told to stop, and none has spoken since."""
+        return bool(self.boot_id) and self.stopped_boot_id == self.boot_id
 
     @property
     def missing_count(self) -> int:
@@ -465,19 +473,28 @@ class Fleet:
             earliest = max(earliest, created)
         since = min(max(said.observed_since_us, earliest), through)
         life = block.life(said.incarnation)
+        condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
+        texts = (said.agent, said.boot_id, said.version)
+        block.agent, block.boot_id, block.version = (text[:_LONGEST_TEXT] for text in texts)
+        if condition == STOPPING:
+            block.stopped_boot_id = block.boot_id
+        else:
+            block.condition = condition
+        block.heard_at = archived_at
+        changes.blocks.add(number)
+        if condition and life.last is not None and through <= life.last.through:
+            # It is no word about the stream: the tables, too, know the first of its kind alone.
+            return
         life.store = max(said.rebuilt_at_us, 0)
         life.since = min(life.since or since, since)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = archived_at
         life.add(Mark(since, through, said.advisory_ordinal))
-        block.heard_at, block.claimed_through = archived_at, said.observed_through_us
-        texts = (said.agent, said.boot_id, said.version)
-        block.agent, block.boot_id, block.version = (text[:_LONGEST_TEXT] for text in texts)
+        block.claimed_through = said.observed_through_us
         block.stale_after, block.blind_after = said.stale_after, said.blind_after
         block.ordinal = said.advisory_ordinal
         if said.rebuilt_at_us > block.lost_at:
             self._lose_store(number, said.rebuilt_at_us, changes)
-        changes.blocks.add(number)
         self._settle(number, life.store, changes)
         if len(block.lives) > 1:
             self._contest(number, changes)

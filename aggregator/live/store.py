@@ -18,7 +18,7 @@ from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.fold import Block, Changes, Fleet, Revision, Told
 from shared.instants import DAY
 
-VERSION = 1
+VERSION = 2
 """Of what the tables hold, and of the rules by which it came to be."""
 
 _SCHEMA = """

@@ -30,6 +30,13 @@ from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 
 _TOLD = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
 _OWN_REASONS = {UNHEARD: UnknownReason.UNHEARD, LOST: UnknownReason.LOST_STORE}
+_BY_CONDITION = {
+    "stream_not_storing": UnknownReason.NOT_STORED,
+    "time_unproven": UnknownReason.NOT_STORED,
+    "clock_ahead": UnknownReason.CLOCK,
+    "standing_still": UnknownReason.CLOCK,
+}
+"""What an agent's condition (docs/reference/conditions.md) makes of its block; all others keep it from reading."""
 _TROUBLE = {state: place for place, state in enumerate(State)}
 
 
@@ -221,6 +228,7 @@ class View:
             agent=block.agent,
             boot_id=block.boot_id,
             version=block.version,
+            condition=block.condition,
             maintenance=self.maintenance(number),
             is_gone=self.is_gone(number),
         )
@@ -316,12 +324,14 @@ def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
     if not block.heard_at:
         return UnknownReason.NEVER_VOUCHED
     if is_silent:
-        return UnknownReason.AGENT_SILENT
+        return UnknownReason.AGENT_STOPPED if block.is_stopped else UnknownReason.AGENT_SILENT
     if block.put_back:
         return UnknownReason.PUT_BACK
     if block.claimed_through > block.heard_at + SKEW:
         return UnknownReason.CLOCK
-    return UnknownReason.ORDINALS_MISSING if block.missing_count else UnknownReason.AGENT_BEHIND
+    if block.missing_count:
+        return UnknownReason.ORDINALS_MISSING
+    return _BY_CONDITION.get(block.condition, UnknownReason.NOT_READ) if block.condition else UnknownReason.AGENT_BEHIND
 
 
 def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:

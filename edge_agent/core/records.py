@@ -172,8 +172,10 @@ class Emitter(msgspec.Struct, frozen=True):
             version=self.version,
             boot_id=self.boot_id,
             rebuilt_at_us=state.rebuilt_at,
+            condition=context.condition or msgspec.UNSET,
         )
-        identity = self._message_id("watermark", self.agent, self.boot_id, state.observed_through)
+        again = (context.condition, context.number) if context.condition else ()
+        identity = self._message_id("watermark", self.agent, self.boot_id, state.observed_through, *again)
         return OutboxRow(
             lane=Lane.ADVISORIES,
             block=block_id.block,
@@ -247,8 +249,13 @@ class Emitter(msgspec.Struct, frozen=True):
 
 
 class WatermarkContext(msgspec.Struct, frozen=True):
-    """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters."""
+    """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters.
+
+    One that is told again, for the ``number``-th time, says under which ``condition``.
+    """
 
     senders: dict[str, int]
     outbox: dict[str, int]
     outbox_counters: Counters
+    condition: str = ""
+    number: int = 0

@@ -75,6 +75,8 @@ class Ingest(Generic[D]):
         self._journal = rules.journal
         self._oldest_forwarded = 0
         self._watermarks = Watermarks(rules.watermark_interval)
+        if decider is not None:
+            self._watermarks.begin(decider.state)
         self._report = report
         self._server_at = 0
         self._thinning = Thinning()
@@ -118,6 +120,19 @@ class Ingest(Generic[D]):
             contradiction=self._rules.contradiction(state, checked.facts.server_at + ago),
             unacknowledged=consumer.unacknowledged,
         )
+
+    @property
+    def vouched_count(self) -> int:
+        """Count the watermarks of this run."""
+        return self._watermarks.count
+
+    def restated(self, condition: str, number: int) -> OutboxRow | None:
+        """Write the last watermark again, for the ``number``-th time, with what keeps the next one from coming."""
+        vouched = self._watermarks.vouched
+        if vouched is None or self._decider is None:
+            return None
+        context = msgspec.structs.replace(self._watermark_context(), condition=condition, number=number)
+        return self._emitter.watermark(vouched, context)
 
     @property
     def state(self) -> BlockState | None:

@@ -16,6 +16,14 @@ class Watermarks:
         self._interval = interval / SECOND
         self._due_at = 0.0
         self._through = 0
+        self.vouched: BlockState | None = None
+        """What the last one vouched for, in this run or before it."""
+        self.count = 0
+
+    def begin(self, state: BlockState) -> None:
+        """Note what a run before has committed: no further than that, it can be vouched for."""
+        if state.pending_blind is None and not state.is_suspended and state.observed_through:
+            self.vouched = state
 
     def are_due(self, at: float) -> bool:
         """Tell whether the next one is due, if there is anything to vouch for."""
@@ -31,7 +39,8 @@ class Watermarks:
 
     def made(self, state: BlockState, at: float) -> None:
         """Note that a state's is committed, as it is when the mode writes none."""
-        self._through = state.observed_through
+        self._through, self.vouched = state.observed_through, state
+        self.count += 1
         self._due_at = at + self._interval
 
 

@@ -141,6 +141,7 @@ async def test_a_stream_that_refuses_registrations_accuses_nobody(deployment: De
 
         await until(has_lasted, "registrations were refused for long", DEADLINE)
         refused_until = await deployment.site_time()
+        assert "stream_not_storing" in {mark.condition for mark in await deployment.watermarks()}
         if refusal == "full":
             await deployment.site.update_stream(discard="old", max_msgs=-1)
         else:

@@ -297,3 +297,47 @@ def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_be
     book.save([msgspec.structs.replace(second, within="")])
     assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("3", False), ("1", True)]
     book.close()
+
+
+def restated(block: Block, through: int, condition: str) -> Message:
+    """Say a watermark again, with what keeps the next one from coming."""
+    message = block.watermark(START, through)
+    return message._replace(body=message.body[:-1] + b',"condition":"%s"}' % condition.encode())
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("stream_not_storing", UnknownReason.NOT_STORED),
+        ("time_unproven", UnknownReason.NOT_STORED),
+        ("clock_ahead", UnknownReason.CLOCK),
+        ("link_down", UnknownReason.NOT_READ),
+        ("what a later agent says", UnknownReason.NOT_READ),
+    ],
+)
+def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
+    told: Told, condition: str, reason: UnknownReason
+) -> None:
+    dub1 = Block("eu-west", "dub1", ordinal=3)
+    before = msgspec.to_builtins(told.fleet.blocks[0])
+    told.at(LATE, restated(dub1, KNOWN_UNTIL, condition))
+    said_so = told.view(LATE)
+    assert (said_so.reason(0), said_so.block(0).condition) == (reason, condition)
+    # It vouches for nothing, and is no word of who speaks for the block.
+    after = msgspec.to_builtins(told.fleet.blocks[0])
+    assert {name for name in after if after[name] != before[name]} == {"heard_at", "condition"}
+    assert told.view(LATE + AFTER + 1).reason(0) is UnknownReason.AGENT_SILENT
+    told.at(LATE + MINUTE, dub1.watermark(START, LATE + MINUTE))
+    assert (told.view(LATE + MINUTE).reason(0), told.fleet.blocks[0].condition) == (None, "")
+
+
+def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None:
+    dub1, again = Block("eu-west", "dub1", ordinal=3), Block("eu-west", "dub1", boot_id="next", ordinal=3)
+    told.at(KNOWN_UNTIL, restated(dub1, KNOWN_UNTIL, "stopping"))
+    # What the run before had still on its way takes nothing back.
+    told.at(KNOWN_UNTIL + SECOND, dub1.watermark(START, KNOWN_UNTIL + SECOND))
+    assert told.view(LATE).reason(0) is None
+    assert told.view(LATE + MINUTE).reason(0) is UnknownReason.AGENT_STOPPED
+    told.at(LATE + HOUR, again.watermark(START, KNOWN_UNTIL + MINUTE))
+    assert told.view(LATE + HOUR).reason(0) is UnknownReason.AGENT_BEHIND
+    assert told.view(LATE + 2 * HOUR).reason(0) is UnknownReason.AGENT_SILENT

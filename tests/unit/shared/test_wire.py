@@ -252,6 +252,10 @@ def test_what_is_not_an_advisory_is_refused(body: bytes) -> None:
 def test_watermark_is_golden_and_reads_back() -> None:
     assert encode(watermark()) == GOLDEN_WATERMARK
     assert decode_watermark(GOLDEN_WATERMARK) == watermark()
+    again = msgspec.structs.replace(watermark(), condition="stream_not_storing")
+    golden = GOLDEN_WATERMARK[:-1] + b',"condition":"stream_not_storing"}'
+    assert encode(again) == golden
+    assert decode_watermark(golden) == again
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", GOLDEN_WATERMARK.replace(b"watermark:1", b"watermark:9")])

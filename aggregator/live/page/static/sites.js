@@ -7,7 +7,7 @@ import { h, instant, link, named, senderAddress, shape, siteAddress, stateMark }
 import { goesOn, incidentCard } from "./incidents.js";
 import { cancelButton, operateForm } from "./operate.js";
 import { longTable } from "./rows.js";
-import { duration, number, reason, remedy } from "./text.js";
+import { duration, number, reason, remedy, visible } from "./text.js";
 
 const STATES = ["stale", "unknown", "maintenance", "up", "retired"];
 
@@ -168,12 +168,17 @@ export function sitePage(root, { parts: [region, name], parameters }) {
     title.replaceChildren(shape(site.state), " ", named(site.site, 60), ": ", h("span", {}, site.state === "unknown" ? "unknown" : headline(site.counts)));
     numbers.replaceChildren(figures(site.counts, `${location.pathname}?state=`), bar(site.counts));
     const mine = open.filter((each) => each.region === region && (each.site === name || !each.site) && (each.site ? each.cause === "stale" : each.nodes.includes(name)));
-    const remark = site.state === "retired" ? "" : site.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(site.reason)} `), "since ", instant(site.known_until_us), `. ${remedy(site.reason)}`, " What was true until then is shown as it was; whether it still is, nobody knows.")) : "";
+    const remark = site.state === "retired" ? "" : site.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(site.reason)} `), "since ", instant(site.known_until_us), `. ${remedy(site.reason)}`, conditions(), " What was true until then is shown as it was; whether it still is, nobody knows.")) : "";
     why.replaceChildren(remark, ...planned(), ...mine.map((each) => incidentCard(each, "h2")));
     blocks.replaceChildren(
       h("table", { class: "data" }, h("caption", { class: "unseen" }, "Stream blocks of the site"), h("thead", {}, h("tr", {}, ["Block", "State", "Watched since", "Known until", "Heard at the hub", "Senders", "Agent"].map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, site.blocks.map(blockRow))),
     );
     tick();
+  }
+
+  function conditions() {
+    const said = [...new Set(site.blocks.map((block) => block.condition).filter(Boolean))];
+    return said.length ? [" In its words: ", h("b", {}, visible(said.join(", ").replaceAll("_", " "), 200)), "."] : "";
   }
 
   function take(changed) {

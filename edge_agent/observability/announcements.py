@@ -1,0 +1,72 @@
+"""Say to the hub why a block's time does not pass, and that the agent was told to stop, while there is a link.
+
+Then no watermark would come, as if the agent were dead. The last one is sent again, with the name of the condition: it
+vouches for nothing new. It is published beside the outbox: nothing is stored, and what does not arrive is not missed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import nats.errors
+from nats.aio.client import Client
+
+from edge_agent.core.records import OutboxRow
+from edge_agent.observability.conditions import STARTING, Condition, errors
+from edge_agent.runtime.tasks import is_cancelled
+from shared.wire import STOPPING
+
+_DEADLINE = 1.0
+
+
+class Vouching(Protocol):
+    """What writes a block's watermarks."""
+
+    @property
+    def vouched_count(self) -> int:
+        """Count the watermarks of this run."""
+
+    def restated(self, condition: str, number: int) -> OutboxRow | None:
+        """Write the last watermark again; None where there was none."""
+
+
+class Announcements:
+    """The announcements of one agent over one link; ``interval`` in seconds."""
+
+    def __init__(
+        self,
+        client: Client,
+        readers: Callable[[], Iterable[tuple[str, Vouching]]],
+        conditions: Callable[[], list[Condition]],
+        interval: float,
+    ) -> None:
+        self._client, self._readers, self._conditions, self._interval = client, readers, conditions, interval
+        self._counts: dict[str, int] = {}
+        self._number = 0
+
+    async def run(self) -> None:
+        """Say, as often as watermarks come, what keeps the next one from coming."""
+        while not is_cancelled():
+            await asyncio.sleep(self._interval)
+            wrong = [each for each in errors(self._conditions()) if each.name != STARTING.name]
+            for block, reader in self._readers():
+                before, self._counts[block] = self._counts.get(block), reader.vouched_count
+                condition = next((each.name for each in wrong if each.stream in ("", block)), "")
+                if condition and before == reader.vouched_count:
+                    await self._say(reader, condition)
+
+    async def say_stopping(self) -> None:
+        """Say that this run of the agent ends, and wait for a moment until the region has heard it."""
+        for _, reader in self._readers():
+            await self._say(reader, STOPPING)
+        if self._client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.flush(_DEADLINE)  # type: ignore[arg-type]
+
+    async def _say(self, reader: Vouching, condition: str) -> None:
+        self._number += 1
+        row = reader.restated(condition, self._number)
+        if row is not None and self._client.is_connected:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await self._client.publish(row.subject, row.payload, headers=dict(row.headers))
