@@ -1,6 +1,7 @@
 """A catalog that was destroyed is no first run: every command says so in a line, and the tables name themselves."""
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -142,3 +143,18 @@ def test_a_rollup_refuses_a_destroyed_catalog_and_goes_on_with_one_made_anew(lak
     assert lakehouse.roll_up().counts.read == 1
     assert lakehouse.rows("SELECT * FROM sender_intervals") == before
     assert lakehouse.rows_in_spark("SELECT count(*) > 0 FROM muster.sender_availability_daily") == [(True,)]
+
+
+def test_tables_that_are_put_back_from_a_copy_are_read_on_from_there(lakehouse: Lakehouse, tmp_path: Path) -> None:
+    dub1 = Block("eu-west", "dub1")
+    lakehouse.hub.publish([dub1.new("n1", START), dub1.watermark(START, START + HOUR)])
+    lakehouse.roll_up()
+    shutil.copytree(lakehouse.warehouse, tmp_path / "backup")
+    lakehouse.hub.publish([dub1.new("n2", START + HOUR), dub1.watermark(START, START + 2 * HOUR)])
+    lakehouse.roll_up()
+    tables = ("advisories", "watermarks", "sender_intervals", "site_availability_hourly")
+    before = [lakehouse.rows(f"SELECT * FROM {name} ORDER BY ALL") for name in tables]
+    shutil.rmtree(lakehouse.warehouse)
+    shutil.copytree(tmp_path / "backup", lakehouse.warehouse)
+    assert lakehouse.roll_up().counts.read == 2
+    assert [lakehouse.rows(f"SELECT * FROM {name} ORDER BY ALL") for name in tables] == before

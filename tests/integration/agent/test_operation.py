@@ -19,7 +19,7 @@ from edge_agent.source.port import Opened
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
 from tests.support.agent import failing_agent
-from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.agent_process import COMMAND, SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.agent.agent_within import agent_within
 from tests.support.agent.told_agent import BODIES, NAMES, arrived, told_of, until_running
 from tests.support.delivery.fleet_region import STREAM as FLEET
@@ -339,3 +339,28 @@ async def test_a_store_of_a_newer_version_is_refused_in_one_clear_line(deploymen
     code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
     said = f"version 99, this agent reads {schema.VERSION}; use a newer agent"
     assert (code, output, errors) == (1, "", f"muster-agent: store {deployment.agent.store}: {said}\n")
+
+
+# Another host
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may have a host name of its own")
+async def test_a_host_of_another_name_goes_on_with_the_store_that_it_finds(tmp_path: Path) -> None:
+    renamed = 'hostname after.example.net && exec "$@"'
+    async with deployed(tmp_path, SETTINGS.replace('name = "dub1-a"\n', "")) as deployment:
+        deployment.agent.start()
+        await deployment.site.publish(b'{"sender":"web1"}')
+        before = await deployment.until_observed(await deployment.site_time())
+        await deployment.agent.stopped()
+        config = deployment.agent.config
+        deployment.agent = AgentProcess(config, ("unshare", "--uts", "sh", "-c", renamed, "sh", COMMAND))
+        try:
+            deployment.agent.start()
+            await deployment.site.publish(b'{"sender":"web1"}', b'{"sender":"web2"}')
+            after = await deployment.until_observed(await deployment.site_time())
+        finally:
+            deployment.agent.end()
+        assert (after.agent, after.incarnation) == ("after", before.incarnation)
+        assert before.agent != "after"
+        new = [each.value for each in await deployment.advisories() if each.kind == "new"]
+    assert new == ["web1", "web2"]
