@@ -21,7 +21,7 @@ from aggregator.live.api import (
     State,
 )
 from aggregator.live.fold import Fleet, Told
-from aggregator.live.senders import LIVING, LOST, UNHEARD
+from aggregator.live.senders import LIVING, LOST, RETIRED, UNHEARD
 from aggregator.live.store import StoredSender, StoreReader, Wanted
 from aggregator.live.view import View, by_trouble, maintenance_of, told_as
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
@@ -221,6 +221,10 @@ def sender_row(view: View, stored: StoredSender) -> SenderRow:
     """Say how a stored sender is shown now."""
     block = view.fleet.blocks[stored.block]
     state, reason = view.shown(stored.block, stored.state, stored.name)
+    closing = view.closing(stored.block)
+    since = stored.since if state is not State.UNKNOWN or reason is None else _unknown_since(view, stored)
+    if closing is not None and stored.state != RETIRED:
+        since = closing.started_at_us
     return SenderRow(
         region=block.region,
         site=block.site,
@@ -228,7 +232,7 @@ def sender_row(view: View, stored: StoredSender) -> SenderRow:
         sender=stored.name,
         state=state,
         told=told_as(stored.word if stored.state in (UNHEARD, LOST) else stored.state),
-        since_us=stored.since if state is not State.UNKNOWN or reason is None else _unknown_since(view, stored),
+        since_us=since,
         last_seen_us=stored.last_seen,
         known_until_us=block.known_until,
         reason=reason,

@@ -34,6 +34,8 @@ from shared.instants import MINUTE, SECOND
 
 HUB_BEHIND: Final = "hub_behind"
 REGION_BEHIND: Final = "region_behind"
+SILENT: Final = (REGION_BEHIND, "agent_silent", "agent_stopped")
+"""The reasons of sites of which nothing is heard."""
 MOST_NODES: Final = 100
 """How many nodes an incident lists; of more it has the number."""
 
@@ -61,7 +63,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
     has it no more when fewer than half as many are. A region has the cause ``unknown`` when at least ``least_sites``
-    and half of its sites have it.
+    and half of its sites are silent, until fewer are unknown, for any reason.
     """
 
     open_after: int = 30 * SECOND
@@ -309,9 +311,11 @@ def _observations(
         regions[site.region].append(site)
     for region, all_members in regions.items():
         members = [site for site in all_members if not site.gone]
-        lost = [site for site in members if site.unknown is not None]
-        began = _lost_region_since(members, lost, rules)
         key = Key(region, "", Cause.UNKNOWN)
+        # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
+        is_open = key in open_incidents
+        lost = [site for site in members if site.unknown in SILENT or (is_open and site.unknown is not None)]
+        began = _lost_region_since(members, lost, rules)
         seen = msgspec.structs.replace(_wider(key, members, lost, began, hub, rules), gone=not members)
         if _HUB in open_incidents:
             seen = msgspec.structs.replace(seen, since_us=None)

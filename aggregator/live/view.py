@@ -289,9 +289,9 @@ class View:
             return f"not to be trusted: the hub was {ago}"
         if behind:
             return f"nothing new comes from {', '.join(sorted(behind))}"
-        count = len(self._sites)
+        count = sum(not all(map(self.is_gone, numbers)) for numbers in self._sites.values())
         if not count:
-            return "no site has been heard of"
+            return "no site is expected to be heard" if self._sites else "no site has been heard of"
         if unknown_sites == count:
             return "no site is current"
         if unknown_sites:

@@ -184,6 +184,26 @@ def test_a_wider_cause_is_one_incident_that_lists_its_sites(reason: str, key: Ke
     assert incident.started_at_us == started_at
 
 
+def test_sites_that_say_themselves_what_is_wrong_are_no_lost_region() -> None:
+    watch = Watch()
+    reasons = ("agent_silent", "not_stored", "clock", "ordinals_missing")
+    sites = [Site(site=f"dub{number}", unknown=reason) for number, reason in enumerate(reasons)]
+    watch.see(*sites, now=NOON + 2 * MINUTE)
+    assert {key.site: each.reason for key, each in watch.open.items()} == dict(
+        zip(("dub0", "dub1", "dub2", "dub3"), reasons, strict=True)
+    )
+
+
+def test_a_region_that_catches_up_is_lost_until_its_sites_are_known() -> None:
+    watch = Watch()
+    cut = [Site(site=f"dub{number}", unknown="region_behind") for number in range(4)]
+    watch.see(*cut, now=NOON + 2 * MINUTE)
+    for minutes in range(3, 9):
+        behind = [msgspec.structs.replace(each, unknown="agent_behind") for each in cut]
+        watch.see(*behind, now=NOON + minutes * MINUTE)
+    assert (list(watch.open), watch.open[REGION].reason) == ([REGION], "agent_behind")
+
+
 def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
     watch = Watch()
     began = NOON + 60 * MINUTE

@@ -8,12 +8,14 @@ import pytest
 
 from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reach import SKEW
+from aggregator.live.answers import sender_row
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.coverage import Life
 from aggregator.live.fold import Archived, Fleet
 from aggregator.live.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.incidents import Cause, Incident, Rules
-from aggregator.live.senders import LIVING, RETIRED
+from aggregator.live.senders import LIVING, RETIRED, UP
+from aggregator.live.store import StoredSender
 from aggregator.live.view import Source, Sourcing, View
 from shared.instants import HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
@@ -256,6 +258,9 @@ def test_a_site_that_an_operator_has_closed_is_expected_no_more_until_that_is_ta
     late = told.view(LATE)
     site = late.site("eu-west", "dub1")
     assert (site.state, site.since_us, site.counts) == (State.RETIRED, LATE, Counts(retired=2))
+    assert late.whole.trust == "no site is expected to be heard"
+    up = StoredSender(0, "web2", UP, UP, START, START, START, 0)
+    assert (sender_row(late, up).state, sender_row(late, up).since_us) == (State.RETIRED, LATE)
     assert (late.is_closed("eu-west", "dub1"), late.is_closed("eu-west", "ber1")) == (True, False)
     assert late.told_states(0, State.RETIRED) == LIVING | {RETIRED}
     assert all(not late.told_states(0, state) for state in State if state is not State.RETIRED)

@@ -9,6 +9,7 @@ import { sentence } from "./advisories.js";
 import { counted, duration, number, percent, reason, visible } from "./text.js";
 
 const STATES = ["up", "stale", "unknown", "maintenance", "retired"];
+const MEANT = { stale: ", not heard when due", unknown: ", nobody can tell" };
 const TROUBLE = ["stale", "unknown", "maintenance", "up", "retired"];
 const MOST_TILES = 600;
 const MOST_ADVISORIES = 8;
@@ -46,7 +47,7 @@ export function figures(counts, address) {
         { class: `figure-tile is-${state}${counts[state] ? "" : " none"}` },
         h("dt", {}, address && counts[state] ? link(`${address}${state}`, stateMark(state)) : stateMark(state)),
         h("dd", {}, number(counts[state])),
-        h("dd", { class: "note" }, state === "retired" ? "not expected any more" : percent(counts[state], all)),
+        h("dd", { class: "note" }, state === "retired" ? "not expected any more" : `${percent(counts[state], all)}${counts[state] ? MEANT[state] ?? "" : ""}`),
       ),
     ),
   );
