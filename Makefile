@@ -49,10 +49,10 @@ lock: environment ## Bring the locks up to pyproject.toml (LOCK_ARGS=--upgrade: 
 	@! grep -n -i -E '://|^-' packaging/requirements-*.txt
 
 rpm: environment ## Build the agent's RPM for EL8, EL9 and EL10 into dist (needs rpmbuild and strip)
-	@packaging/build-rpm.sh dist
+	@packaging/build-rpm.sh agent dist
 
 aggregator-rpm: environment ## Build the aggregator's RPMs, with and without Spark, into dist (600 MB)
-	@packaging/build-aggregator-rpm.sh dist
+	@packaging/build-rpm.sh aggregator dist
 
 rpm-test: environment ## Build both, and install, upgrade and erase them on throw-away machines (as root, with systemd-nspawn)
 	@MUSTER_PACKAGES=1 $(BIN)/python -m pytest tests/acceptance/test_packages.py tests/acceptance/test_aggregator_package.py

@@ -61,7 +61,7 @@ if [[ -n ${PACKAGES:-} ]]; then
     cd "$place/clone"
     # Its tools; what is packaged is the clone's.
     ln -s "$source/.venv" .venv
-    packaging/build-rpm.sh dist
+    packaging/build-rpm.sh agent dist
     packaging/build-deb.sh dist
     .venv/bin/python -m pytest -q -p no:cacheprovider tests/acceptance/test_packages.py tests/acceptance/test_debian_package.py ||
         refuse "the packages do not do what they shall"

@@ -34,11 +34,12 @@ uv_install "$lib/site" "$place"/muster-*.whl
 cd "$lib"
 rm -rf site/.lock site/bin site/cffi site/pycparser* site/edge_agent site/shared/embedded spark/.lock spark/bin
 # What only compilers and other people's tests read.
-rm -rf site/pyarrow/include site/pyarrow/src site/pyarrow/tests site/pandas/tests site/numpy/*/tests site/_yaml
-find . \( -name '*.py[ixcd]' -o -name '*.pxd' -o -name '*.a' -o -name py.typed -o -name __pycache__ \) -prune -exec rm -rf {} +
+rm -rf site/pyarrow/include site/pyarrow/src site/pyarrow/tests site/pandas/tests site/numpy/*/tests site/_yaml \
+    site/numpy/_core/include site/numpy/_core/lib site/numpy/f2py/src
+find . \( -name '*.py[ixcd]' -o -name '*.pxd' -o -name '*.[ach]' -o -name py.typed -o -name __pycache__ \) -prune -exec rm -rf {} +
 find . -path '*.dist-info/*' -type f -not -name METADATA -not -name entry_points.txt -not -path '*/licenses/*' \
     -not -iname 'licen[cs]e*' -delete
-find . -name '*.so' -exec strip --strip-unneeded {} +
+find . -name '*.so*' -exec strip --strip-unneeded {} +
 cd - >/dev/null
 
 install -D -m 0755 <(sed "s/@PYTHON@/$version/g" $files/muster-aggregator.sh) "$root/usr/bin/muster-aggregator"
@@ -54,9 +55,13 @@ install -D -m 0644 -t "$root/usr/lib/firewalld/services" $files/*.xml
 install -D -m 0640 -t "$root/etc/muster-aggregator" $files/aggregator.toml $files/topology.toml
 install -D -m 0644 -t "$root/usr/share/doc/muster-aggregator" README.md CHANGELOG.md
 "$bin/python" packaging/agent/sbom.py "$lib/site" >"$root/usr/share/doc/muster-aggregator/sbom.cdx.json"
+[[ ! -d $lib/spark ]] ||
+    "$bin/python" packaging/agent/sbom.py "$lib/spark" pyspark >"$lib/spark/sbom.cdx.json"
 "$bin/sphinx-build" --quiet -d "$place/read" -b man docs "$place/man"
 install -d "$root/usr/share/man/man1"
 gzip -9n <"$place/man/man1/muster-aggregator.1" >"$root/usr/share/man/man1/muster-aggregator.1.gz"
 find "$root" -type d -exec chmod 0755 {} + -o -path "$lib/s*" -type f -exec chmod 0644 {} +
+# Python starts Java by these.
+[[ ! -d $lib/spark ]] || chmod 0755 "$lib"/spark/pyspark/{bin,sbin}/*
 chmod 0750 "$root/etc/muster-aggregator"
 find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +

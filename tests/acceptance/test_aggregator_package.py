@@ -41,7 +41,7 @@ def commands() -> list[str]:
 def test_the_page_sets_up_a_hub_and_its_first_rollup(tmp_path: Path) -> None:
     assert PYTHON is not None
     assert len(commands()) <= 10
-    rpm = built("build-aggregator-rpm.sh", tmp_path / "rpm", WITHOUT_SPARK="1")
+    rpm = built("build-rpm.sh aggregator", tmp_path / "rpm", WITHOUT_SPARK="1")
     lib, jars = "/usr/lib/muster-aggregator", default_cache() / "jars"
     # The second package is these two directories; as large as they are, they are shown rather than installed.
     spark = {SITE_PACKAGES / name: f"{lib}/spark/{name}" for name in ("pyspark", "py4j")}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.config import LiveSettings
+from aggregator.topology.settings import RenderSettings
+from edge_agent.config.agent import MonitorSettings
 from tests.support.machine import needs_machines
 from tests.support.package_host import (
     ALL_ARE_NEW,
@@ -16,11 +20,13 @@ from tests.support.package_host import (
     PYTHONS,
     ROOT,
     SETTINGS,
+    VERSION,
     Host,
     built,
     needs_python,
     running_host,
     said_by,
+    shown_python,
     started,
 )
 
@@ -35,6 +41,16 @@ needs_dnf = pytest.mark.skipif(
 pytestmark = [needs_rpm]
 
 
+SECOND_OF_ONE_HOST = """
+[store]
+path = "/var/lib/muster-agent/dub2.db"
+
+[monitor]
+listen = "127.0.0.1:8788"
+
+[[stream]]"""
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Name where the files of the agent's package are laid out, once for all that is built."""
@@ -44,7 +60,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def rpm(tmp_path_factory: pytest.TempPathFactory, tree: str) -> Path:
     """Give the RPM of the agent."""
-    return built("build-rpm.sh", tmp_path_factory.mktemp("rpm"), TREE=tree)
+    return built("build-rpm.sh agent", tmp_path_factory.mktemp("rpm"), TREE=tree)
 
 
 @pytest.fixture
@@ -55,7 +71,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def test_the_same_commit_gives_the_same_bytes(rpm: Path, tmp_path: Path) -> None:
-    assert built("build-rpm.sh", tmp_path).read_bytes() == rpm.read_bytes()
+    assert built("build-rpm.sh agent", tmp_path).read_bytes() == rpm.read_bytes()
 
 
 def test_rpmlint_finds_nothing_that_is_not_explained(rpm: Path) -> None:
@@ -88,6 +104,18 @@ def test_the_bill_of_materials_lists_each_bundled_library_with_its_licence(rpm: 
         for part in licence["expression"].replace(" OR ", " AND ").split(" AND ")
     }
     assert licences <= set(tag.split(" AND "))
+
+
+def test_firewalld_is_offered_the_ports_of_the_defaults() -> None:
+    ports = {
+        path.name: set(re.findall(r'protocol="tcp" port="(\d+)"', path.read_text()))
+        for path in (ROOT / "packaging").glob("*/*.xml")
+    }
+    assert ports == {
+        "muster-agent.xml": {MonitorSettings().listen.rpartition(":")[2]},
+        "muster-aggregator.xml": {LiveSettings().listen.rpartition(":")[2]},
+        "muster-nats.xml": {"4222", str(RenderSettings().leaf_port)},
+    }
 
 
 # What the distributions have, as far as the package asks for it: glibc by version, and which Python there is.
@@ -172,12 +200,73 @@ def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboo
     )
     place.wait_for("muster-agent status --check")
 
+    second = SETTINGS.replace("dub1", "dub2").replace("[[stream]]", SECOND_OF_ONE_HOST)
+    (place.root / "etc/muster-agent/dub2.toml").write_text(second)
+    place.run("systemctl start muster-agent@dub2")
+    place.wait_for("muster-agent status --check --config /etc/muster-agent/dub2.toml")
+    place.run("systemd-analyze security --threshold=15 muster-agent@dub2.service")
+    place.run("systemctl is-active muster-agent")
+    place.run("systemctl stop muster-agent@dub2")
+
     host.end()
     place.switch_off()
     place.switch_on()
     host.let_nodes_register()
     place.wait_for("muster-agent status --check")
     assert {kind for _, kind, _ in host.advisories()} == {"new"}
+
+
+# What Python's hashlib on EL does where the kernel is in FIPS mode: OpenSSL is asked for everything, and refuses these.
+FIPS = """
+def _refused(string=b"", *, usedforsecurity=True):
+    raise ValueError("[digital envelope routines] unsupported")
+blake2b = blake2s = _refused
+_openssl_md5 = md5
+def md5(string=b"", *, usedforsecurity=True):
+    return _refused() if usedforsecurity else _openssl_md5(string, usedforsecurity=False)
+"""
+
+# Before anything is opened for writing.
+HARDENED = """
+[Unit]
+DefaultDependencies=no
+Before=sysinit.target systemd-journal-flush.service systemd-tmpfiles-setup.service
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c "mount --bind /var /var && mount -o remount,bind,ro / && mount -o remount,noexec /tmp"
+"""
+
+
+@needs_machines
+@needs_python
+def test_it_needs_no_more_of_a_host_than_a_hardened_one_gives(rpm: Path, tmp_path: Path) -> None:
+    """A root that nobody writes to, no program in /tmp, no HOME, no PATH, and hashes by the rules of FIPS mode."""
+    python = PYTHONS[0]
+    lib = said_by(python, "-ISc", "import hashlib; print(hashlib.__file__)").strip()
+    under_policy = tmp_path / "hashlib.py"
+    under_policy.write_text(Path(lib).read_text() + FIPS)
+    there = lib.replace(str(python.parents[1]), "/opt/python") if shown_python(python) else lib
+    with running_host(tmp_path, python, {under_policy: there}) as host:
+        place = host.machine
+        assert "unsupported" in place.run(f"/usr/bin/{python.name} -Ic 'import hashlib; hashlib.blake2b()'", code=1)
+        started(host, rpm)
+        host.end()
+        place.switch_off()
+        unit = place.root / "etc/systemd/system/hardened.service"
+        unit.write_text(HARDENED)
+        wants = place.root / "etc/systemd/system/sysinit.target.wants"
+        wants.mkdir(exist_ok=True)
+        (wants / unit.name).symlink_to(f"/etc/systemd/system/{unit.name}")
+        place.switch_on()
+        host.let_nodes_register()
+        place.run("touch /etc/muster-agent/agent.toml", code=1)
+        place.run("cp /usr/bin/true /tmp && /tmp/true", code=126)
+        place.wait_for("env -i /usr/bin/muster-agent status --check")
+        as_agent = "setpriv --reuid muster-agent --regid muster-agent --init-groups env -i"
+        doctor = place.run(f"{as_agent} /usr/bin/muster-agent doctor", code=None)
+        assert "\n0 failed, " in doctor, doctor
+        assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW, "as after any reboot"
 
 
 @needs_machines
@@ -187,7 +276,7 @@ def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(
 ) -> None:
     place = started(host, rpm)
     before = place.run("systemctl show --property MainPID --value muster-agent")
-    newer = built("build-rpm.sh", tmp_path / "newer", VERSION=NEXT, TREE=tree)
+    newer = built("build-rpm.sh agent", tmp_path / "newer", VERSION=NEXT, TREE=tree)
     host.install(newer)
     place.wait_for("muster-agent status --check")
     assert place.run("systemctl show --property MainPID --value muster-agent") != before
@@ -198,6 +287,18 @@ def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(
     advisories = host.advisories()
     assert [value for value, kind, _ in advisories if kind == "new"] == ALL_ARE_NEW
     assert sorted(ordinal for *_, ordinal in advisories) == list(range(1, 21)), "nothing lost, nothing twice"
+
+    host.install(rpm)
+    assert VERSION in place.run("muster-agent --version")
+    place.wait_for("muster-agent status --check")
+    assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
+    assert host.advisories() == advisories, "a downgrade goes on, too"
+    place.run("systemctl stop muster-agent")
+    place.run("python3 -c 'import sqlite3; sqlite3.connect(\"/var/lib/muster-agent/agent.db\")"
+              ".execute(\"PRAGMA user_version=999\")'")  # fmt: skip
+    said = place.run("runuser -u muster-agent -- muster-agent run", code=1)
+    assert "version 999, this agent reads" in said, "a downgrade across a change of the store is refused"
+    assert (place.root / "var/lib/muster-agent/agent.db").exists()
 
 
 @needs_machines

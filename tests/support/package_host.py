@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -40,10 +41,11 @@ NATS_SETTINGS = (
 )
 
 
-def built(script: str, directory: Path, **environment: str) -> Path:
-    """Build one package into ``directory``; give its file."""
+def built(command: str, directory: Path, **environment: str) -> Path:
+    """Build packages into ``directory`` by one of packaging's commands; give the (last) file."""
+    script, *arguments = command.split()
     ended = subprocess.run(
-        [ROOT / "packaging" / script, directory],
+        [ROOT / "packaging" / script, *arguments, directory],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -128,9 +130,9 @@ class Host:
             self._nodes.wait()
 
     def install(self, package: Path) -> None:
-        """Install or upgrade it; rpm's database knows neither Python nor systemd here, which dnf's test looks at."""
+        """Install it, or up- or downgrade; rpm's database knows neither Python nor systemd here, as dnf's tests do."""
         shutil.copy(package, self.machine.root / "opt")
-        tool = "dpkg --install" if package.suffix == ".deb" else "rpm --nodeps --upgrade"
+        tool = "dpkg --install" if package.suffix == ".deb" else "rpm --nodeps --upgrade --oldpackage"
         self.machine.run(f"{tool} /opt/{package.name}")
 
     def advisories(self) -> list[tuple[str, str, int]]:
@@ -155,9 +157,9 @@ def put_python(place: Machine, python: Path) -> None:
 
 
 @contextmanager
-def running_host(directory: Path, python: Path) -> Iterator[Host]:
-    """Give a host that is on, has this Python, and no agent."""
-    with machine(directory, shown_python(python)) as place:
+def running_host(directory: Path, python: Path, shown: Mapping[Path, str] = MappingProxyType({})) -> Iterator[Host]:
+    """Give a host that is on, has this Python, and no agent; it sees what else is ``shown``."""
+    with machine(directory, {**shown_python(python), **shown}) as place:
         put_python(place, python)
         shutil.copy(BIN / "nats-server", place.root / "usr/local/bin/nats-server")
         (place.root / "etc/nats.conf").write_text(NATS_SETTINGS)
