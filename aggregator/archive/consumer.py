@@ -73,14 +73,21 @@ class Messages(NamedTuple):
 class StreamConsumer:
     """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager.
 
-    With ``subjects`` it gives only what is on one of them.
+    With ``subjects`` it gives only what is on one of them, with ``headers_only`` no payloads.
     """
 
     def __init__(
-        self, client: DirectClient, api: str, stream: str, deadline: float, subjects: Sequence[str] = ()
+        self,
+        client: DirectClient,
+        api: str,
+        stream: str,
+        deadline: float,
+        subjects: Sequence[str] = (),
+        *,
+        headers_only: bool = False,
     ) -> None:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
-        self._subjects_wanted = list(subjects)
+        self._subjects_wanted, self._headers_only = list(subjects), headers_only
         self._subscription: Subscription | None = None
         self._inbox, self._reply, self._name = b"", b"", ""
         self._requests = self._delivered = self._wanted = self._bytes_left = 0
@@ -126,6 +133,7 @@ class StreamConsumer:
             "opt_start_seq": sequence,
             "num_replicas": 1,
             **({"filter_subjects": self._subjects_wanted} if self._subjects_wanted else {}),
+            **({"headers_only": True} if self._headers_only else {}),
         }
         created = await create_consumer(
             self._client, self._stream, config, api=self._api, deadline=self._deadline, unused_seconds=UNUSED_SECONDS

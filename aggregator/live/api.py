@@ -212,6 +212,20 @@ class SenderStory(msgspec.Struct, frozen=True, kw_only=True):
     orders: tuple["PolicyOrder", ...]
 
 
+class SenderFacts(msgspec.Struct, frozen=True):
+    """The last sample of a sender's registrations that the hub's archive holds.
+
+    ``sequence`` and ``archived_at_us`` are its place there and the hub's time of it, ``reason`` why it was taken.
+    ``text`` is its body of ``size`` bytes, as far as it is given, as somebody else wrote it.
+    """
+
+    sequence: int
+    archived_at_us: int
+    reason: str
+    size: int
+    text: str
+
+
 class Gap(msgspec.Struct, frozen=True):
     """A time of which nothing is known of a block's senders; ``ended_at_us`` 0: it goes on."""
 

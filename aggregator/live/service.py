@@ -33,12 +33,14 @@ from aggregator.live.api import (
     HistoryPoint,
     Operation,
     OperationDone,
+    SenderFacts,
     SenderPage,
     SenderStory,
     SitePage,
     SiteView,
 )
 from aggregator.live.events import Broadcast
+from aggregator.live.facts import FactsFinder
 from aggregator.live.feed import Feed
 from aggregator.live.fold import Changes, Fleet, Told
 from aggregator.live.guard import COOKIE, Guard, GuardedApp, Right
@@ -46,7 +48,9 @@ from aggregator.live.metrics import LiveCollector
 from aggregator.live.openapi import Endpoint, document
 from aggregator.live.store import StoreReader
 from aggregator.live.view import Sourcing, View
+from shared.identifiers import BlockId
 from shared.instants import HOUR, MINUTE
+from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 
 TICK = 1.0
 """Seconds between two looks at the state."""
@@ -121,6 +125,7 @@ class Service:
             settings.hub, lakehouse.archive_stream, settings.live_path,
             reading=lakehouse.reading, choria_region=lakehouse.choria_region, on_changes=self._on_changes,
         )  # fmt: skip
+        self._facts = FactsFinder(settings.hub, lakehouse.archive_stream, lakehouse.reading)
         self._told: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}
         self._fleet: FleetView | None = None
@@ -256,6 +261,10 @@ class Service:
             Endpoint("/senders", self._get_senders, SenderPage, "List senders.", answers.SenderQuery),
             Endpoint(_STORY, self._get_story, SenderStory, "Tell one sender's story."),
             Endpoint(
+                "/facts", self._get_facts, SenderFacts, "Give the last sample of a sender's registrations.",
+                answers.StoryQuery,
+            ),
+            Endpoint(
                 "/advisories", self._get_advisories, AdvisoryPage, "List the last advisories.", answers.AdvisoryQuery
             ),
             Endpoint(
@@ -312,6 +321,20 @@ class Service:
         query, view = query_of(request, answers.StoryQuery), self.view
         async with self.reader() as reader:
             return json_answer(await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query)))
+
+    async def _get_facts(self, request: Request) -> Response:
+        """Ask the hub, for what nobody may have asked for before: nothing of it is kept."""
+        query, view = query_of(request, answers.StoryQuery), self.view
+        async with self.reader() as reader:
+            told = await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query))
+        block_id = BlockId(query.region, query.site, query.block)
+        try:
+            found = await self._facts.last(block_id, query.sender, told.sender.last_seen_us)
+        except (ConnectFailed, RequestFailed, ApiError, TimeoutError) as error:
+            raise HTTPException(503, f"the hub cannot be asked: {str(error) or 'no answer'}") from error
+        if found is None:
+            raise HTTPException(404, "no sample of its registrations is found about when it was last heard")
+        return json_answer(found)
 
     async def _get_advisories(self, request: Request) -> Response:
         query, view = query_of(request, answers.AdvisoryQuery), self.view

@@ -1,5 +1,6 @@
 """The command ``muster-aggregator sender``: everything about one sender."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -9,7 +10,7 @@ import msgspec
 
 from aggregator.config import config_option, load
 from aggregator.fleet.client import LiveClient
-from aggregator.live.api import AdvisoryRow, SenderPage, SenderRow, SenderStory, State
+from aggregator.live.api import AdvisoryRow, SenderFacts, SenderPage, SenderRow, SenderStory, State
 from aggregator.terminal import format_table
 from shared.command_group import examples, json_option
 from shared.instants import format_duration, format_instant
@@ -38,11 +39,24 @@ def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: s
     if not found:
         raise click.ClickException(f"nobody has heard of a sender {name!r}{f' at site {site}' if site else ''}")
     stories = [client.get(_path(each), SenderStory) for each in found]
+    facts = _facts(client, found[0]) if len(found) == 1 else None
     if as_json:
-        echo(json_text([msgspec.to_builtins(story) for story in stories]))
+        told_whole = [msgspec.to_builtins(story) for story in stories]
+        echo(json_text([told_whole[0] | {"facts": msgspec.to_builtins(facts)}] if facts else told_whole))
         return
     for place, story in enumerate(stories):
         echo("\n" * (place > 0) + "\n".join(told(story)))
+    if facts is not None:
+        stored_at = format_instant(facts.archived_at_us)
+        echo(f"\nlast sample stored {stored_at} ({facts.reason}, {facts.size:,} bytes): --json has it")
+
+
+def _facts(client: LiveClient, found: SenderRow) -> SenderFacts | None:
+    """Give its last sample; None where the hub has none, or cannot be asked."""
+    place = {"region": found.region, "site": found.site, "block": found.block, "sender": found.sender}
+    with contextlib.suppress(click.ClickException):
+        return client.get("facts", SenderFacts, **place)
+    return None
 
 
 def _path(found: SenderRow) -> str:

@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from shared.instants import HOUR, MINUTE
 from shared.policy import DeclareMaintenance, Scope
+from tests.integration.live.test_facts import sample
+from tests.integration.live.test_operate import TOKEN, with_policy
 from tests.support.lakehouse.hub import Block, Hub, said
 from tests.support.live.live_service import LiveService, serving
 from tests.support.live.pages import DEADLINE, HubBesideBrowser, Reader, browser
@@ -92,6 +94,7 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         hub.publish([*(dub1.stale(f"web{number}", silent_at) for number in range(12)), dub1.watermark(at, now())])
         expect(page.locator("h1")).to_have_text("12 stale of 60 senders.")
         expect(tile).to_contain_text("12 of 20 stale")
+        expect(tile.locator("svg.shape.is-stale")).to_have_count(1)
         expect(page.locator(".incident")).to_contain_text("dub1: 12 of 20 stale")
         expect(page.locator(".incident")).to_contain_text("web0, web1")
         expect(page.locator("#open")).to_have_text("1")
@@ -140,7 +143,8 @@ def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
 def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Browser, tmp_path: Path) -> None:
     at = now() - HOUR
     dub1 = Block("eu-west", "dub1")
-    hub.publish([*(dub1.new(name, at) for name in HOSTILE), dub1.watermark(at, now())])
+    harm = sample(dub1, HOSTILE[0], 1, b'{"os": "<img src=x onerror=alert(1)>\xe2\x80\xae"}')
+    hub.publish([*(dub1.new(name, at) for name in HOSTILE), harm, dub1.watermark(at, now())])
     with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
         page = reader.open("/sites/eu-west/dub1")
         rows = page.locator(".rows tbody tr[aria-rowindex]")
@@ -158,6 +162,11 @@ def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Br
             expect(page.locator("h1")).to_contain_text(": up")
             expect(page.locator(".told li")).to_have_count(1)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        place = {"region": "eu-west", "site": "dub1", "block": "nodes", "sender": HOSTILE[0]}
+        page.goto(f"{reader.root}/sender?{urlencode(place)}")
+        page.get_by_role("button", name="Show the last sample").click()
+        expect(page.locator("pre.sample")).to_contain_text('"os": "<img src=x onerror=alert(1)>\\u202e"')
+        assert page.locator("main img").count() == 0
 
 
 def test_a_page_says_that_it_is_cut_off_and_takes_up_again(hub: Hub, started: Browser, tmp_path: Path) -> None:
@@ -203,6 +212,34 @@ def test_pages_of_one_browser_share_one_stream_of_events(hub: Hub, started: Brow
         expect(pages[1].locator(".incident")).to_contain_text("dub1: 1 of 20 stale")
         expect(pages[2].locator("h1")).to_contain_text("1 stale of 20 senders.")
         assert listeners(service) == b"1.0"
+
+
+def test_an_operator_closes_a_site_from_its_page_on_the_readers_clock(
+    hub: Hub, started: Browser, tmp_path: Path
+) -> None:
+    with_policy(hub)
+    hub.publish([(dub1 := Block("eu-west", "dub1")).new("web1", now() - HOUR), dub1.watermark(now() - HOUR, now())])
+    (tmp_path / "operators").write_text(hashlib.sha256(TOKEN.encode()).hexdigest())
+    lines = f'operate_token_file = "operators"\n{SETTINGS}'
+    with serving(tmp_path, hub.connection, lines) as service, reading(started, service) as reader:
+        page = reader.open("/login")
+        page.get_by_label("Your token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.locator("h1")).to_have_text("Its one sender is up.")
+        page.goto(f"{reader.root}/sites/eu-west/dub1")
+        page.get_by_text("Operate on this site").click()
+        page.get_by_label("What").select_option("close")
+        expect(page.get_by_label("to (Europe/Berlin)")).to_be_hidden()
+        page.get_by_label("from (Europe/Berlin)").fill("2026-07-01T14:00")
+        expect(page.locator(".span small").first).to_contain_text("12:00:00 UTC")
+        page.get_by_label("Who you are").fill("ann")
+        page.get_by_label("Why").fill("data centre given up")
+        page.get_by_role("button", name="Order it").click()
+        expect(page.locator("h1")).to_have_text("dub1: No sender is expected: all are retired.")
+        expect(page.locator(".note").first).to_contain_text("nodes is closed since 1 Jul, 14:00:00 1")
+        expect(page.locator(".note").first).to_contain_text("data centre given up (ann). Nobody is expected there.")
+        page.get_by_role("button", name="take it back").click()
+        expect(page.locator("h1")).to_have_text("dub1: Its one sender is up.")
 
 
 def test_a_hundred_thousand_rows_scroll_through_a_window(hub: Hub, started: Browser, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from shared.instants import MINUTE
+from tests.integration.live.test_facts import sample
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import serving
 from tests.support.topology.aggregator_command import muster, ran
@@ -38,6 +39,10 @@ async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path
             assert [line.split()[1] for line in story.splitlines()[-2:]] == ["stale", "new"]
             (told,) = json.loads(await ran("sender", *asked, "web1", "--json"))
             assert [each["kind"] for each in told["advisories"]] == ["stale", "new"]
+            await asyncio.to_thread(hub.publish, [sample(dub1, "web1", 1, b'{"os": "Debian"}')])
+            assert "(interval, 16 bytes): --json has it" in await ran("sender", *asked, "web1")
+            (told,) = json.loads(await ran("sender", *asked, "web1", "--json"))
+            assert told["facts"]["text"] == '{"os": "Debian"}'
             nobody = await muster("sender", *asked, "web2")
             assert (nobody.returncode, nobody.stderr) == (1, "muster-aggregator: nobody has heard of a sender 'web2'\n")
         gone = await muster("top", *asked, "--once")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -42,6 +43,11 @@ class HubBesideBrowser(Hub):
     def stop(self) -> None:
         self._thread.submit(super().stop).result()
         self._thread.shutdown()
+
+    def request(self, subject: str, body: Any = None) -> dict[str, Any]:
+        if current_thread() is main_thread():
+            return self._thread.submit(super().request, subject, body).result()
+        return super().request(subject, body)
 
     def publish(self, messages: Iterable[Message]) -> int:
         return self._thread.submit(super().publish, messages).result()

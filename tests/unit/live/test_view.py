@@ -11,11 +11,11 @@ from aggregator.archive.reach import SKEW
 from aggregator.live.answers import sender_row
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.coverage import Life
-from aggregator.live.fold import Archived, Fleet
+from aggregator.live.fold import Archived, Changes, Fleet
 from aggregator.live.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.incidents import Cause, Incident, Rules
 from aggregator.live.senders import LIVING, RETIRED, UP
-from aggregator.live.store import StoredSender
+from aggregator.live.store import LiveStore, Origin, StoredSender
 from aggregator.live.view import Source, Sourcing, View
 from shared.instants import HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
@@ -346,3 +346,19 @@ def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None
     told.at(LATE + HOUR, again.watermark(START, KNOWN_UNTIL + MINUTE))
     assert told.view(LATE + HOUR).reason(0) is UnknownReason.AGENT_BEHIND
     assert told.view(LATE + 2 * HOUR).reason(0) is UnknownReason.AGENT_SILENT
+
+
+def test_a_site_that_was_closed_stays_so_after_a_restart(told: Told, tmp_path: Path) -> None:
+    closed = DeclareMaintenance(LATE, LATEST, "torn down")
+    told.at(LATE, said(Scope("eu-west", "dub1"), 1, LATE, closed))
+    store, changes = LiveStore(tmp_path / "live.db"), Changes()
+    fleet = Fleet(history=store.told)
+    fleet.fold(told.archived, changes)
+    with store.transaction() as database:
+        store.write(database, Origin("ARCHIVE", 1), fleet, changes)
+    loaded = store.load(Origin("ARCHIVE", 1))
+    store.close()
+    assert loaded is not None
+    again = View(loaded, Sourcing(0, LATE, LATE), AFTER)
+    assert again.site("eu-west", "dub1") == told.view(LATE).site("eu-west", "dub1")
+    assert again.is_closed("eu-west", "dub1")

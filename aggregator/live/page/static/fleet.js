@@ -23,7 +23,7 @@ export function headline(counts) {
   const parts = ["stale", "unknown"].filter((state) => counts[state]).map((state) => `${number(counts[state])} ${state}`);
   const planned = counts.maintenance ? `${parts.length ? ", " : ""}${number(counts.maintenance)} in maintenance` : "";
   if (counts.maintenance === all) return `All ${counted(all, "sender")} are in maintenance.`;
-  if (!parts.length) return counts.maintenance ? `${number(counts.up)} of ${counted(all, "sender")} up, ${planned}.` : `All ${counted(all, "sender")} are up.`;
+  if (!parts.length) return counts.maintenance ? `${number(counts.up)} of ${counted(all, "sender")} up, ${planned}.` : all === 1 ? "Its one sender is up." : `All ${counted(all, "sender")} are up.`;
   return `${parts.join(", ")}${planned} of ${counted(all, "sender")}.`;
 }
 

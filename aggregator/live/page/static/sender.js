@@ -6,7 +6,7 @@ import { hubNow } from "./clock.js";
 import { strip } from "./curve.js";
 import { h, instant, link, named, shape, siteAddress, stateMark } from "./dom.js";
 import { cancelButton, operateForm } from "./operate.js";
-import { duration, reason, remedy, visible } from "./text.js";
+import { duration, number, reason, remedy, visible } from "./text.js";
 
 const SPAN = 24 * 3600 * 1e6;
 
@@ -17,6 +17,7 @@ export function senderPage(root, { parameters }) {
   const why = h("div");
   const time = h("div");
   const list = h("ul", { class: "told" });
+  const sample = h("div", {}, h("button", { type: "button", onclick: askFacts }, "Show the last sample"));
   root.append(
     h("nav", { class: "crumbs", "aria-label": "where this is" }, link("/", "Fleet"), " / ", link(`/sites?${new URLSearchParams({ region })}`, named(region, 40)), " / ", link(siteAddress(region, site), named(site, 40))),
     title,
@@ -24,6 +25,7 @@ export function senderPage(root, { parameters }) {
     facts,
     operateForm({ region, site, block, sender }),
     h("section", { "aria-labelledby": "time" }, h("h2", { id: "time" }, "Its time"), time),
+    h("section", { "aria-labelledby": "facts" }, h("h2", { id: "facts" }, "Its last facts"), sample),
     h("section", { "aria-labelledby": "story" }, h("h2", { id: "story" }, "Its story"), list),
   );
   let story = null;
@@ -52,6 +54,20 @@ export function senderPage(root, { parameters }) {
       ...story.orders.map((order) => [order.given_at_us, orderItem(order)]),
     ];
     list.replaceChildren(...told.sort((a, b) => b[0] - a[0]).map(([, item]) => item));
+  }
+
+  async function askFacts() {
+    sample.replaceChildren(h("p", { role: "status" }, "The hub's archive is asked…"));
+    try {
+      const found = await get("facts", { region, site, block, sender });
+      const all = found.size > new TextEncoder().encode(found.text).length ? `, the first ${number(found.text.length)} letters` : "";
+      sample.replaceChildren(
+        h("p", {}, "As the hub stored it ", instant(found.archived_at_us), ` (${found.reason ? `${visible(found.reason, 40)}, ` : ""}${number(found.size)} bytes${all})`),
+        h("pre", { class: "sample", tabindex: 0, role: "region", "aria-label": "the last sample" }, inLines(found.text)),
+      );
+    } catch (error) {
+      sample.replaceChildren(h("p", { role: "status" }, visible(error.message, 300)));
+    }
   }
 
   function drawTime() {
@@ -84,6 +100,17 @@ export function senderPage(root, { parameters }) {
       resized.disconnect();
     },
   };
+}
+
+/** Write a body as lines, each with what hides or turns a text written out. */
+function inLines(text) {
+  let lines = text;
+  try {
+    lines = JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    // It is shown as it is.
+  }
+  return lines.split("\n").map((line) => visible(line, 0)).join("\n");
 }
 
 const holds = (maintenance) => maintenance.started_at_us <= hubNow() && hubNow() < maintenance.ended_at_us;
