@@ -18,9 +18,14 @@ import msgspec
 import nats
 import nats.errors
 
+from edge_agent.config.agent import load
+from edge_agent.observability.status_report import read_status
+from edge_agent.store.read_only import StoreUnreadable
 from shared import wire
 from shared.embedded.child_processes import dies_with
 from shared.instants import parse_instant
+from shared.settings import SettingsError
+from shared.terminal import json_text
 from shared.wire import Advisory, Watermark
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.delivery.fleet_region import Region, running_region
@@ -112,9 +117,18 @@ class AgentProcess:
         return output if code == 0 else errors
 
     async def status_json(self) -> dict[str, Any]:
-        """Give what ``muster-agent status --json`` shows; empty while there is none."""
-        code, output, _ = await self.run_command("status", "--json", "--config", str(self.config))
-        return dict(json.loads(output)) if code == 0 else {}
+        """Give what ``muster-agent status --json`` shows; empty while there is none.
+
+        It is asked again and again: of an agent that is a process of its own it is read here, without one more.
+        """
+        if self._process is None:
+            code, output, _ = await self.run_command("status", "--json", "--config", str(self.config))
+            return dict(json.loads(output)) if code == 0 else {}
+        try:
+            report = await asyncio.to_thread(read_status, Path(load(self.config).store.path))
+        except (SettingsError, StoreUnreadable):
+            return {}
+        return dict(json.loads(json_text(report)))
 
 
 class Deployment:

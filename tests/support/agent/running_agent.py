@@ -10,7 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.observability.status_report import StatusReport
+from edge_agent.config.agent import load
+from edge_agent.observability.status_report import StatusReport, read_status
+from edge_agent.store.read_only import StoreUnreadable
+from shared.settings import SettingsError
+from shared.terminal import json_text
 
 PROGRAM = str(Path(sys.executable).parent / "muster-agent")
 END_DEADLINE = 90.0
@@ -97,9 +101,12 @@ class AgentProcess:
         return process.returncode, output.decode(), errors.decode()
 
     async def status(self) -> StatusReport | None:
-        """Ask for the status; None while there is none to be had."""
-        code, output, _ = await self.command("status", "--json")
-        return msgspec.json.decode(output, type=StatusReport) if code == 0 else None
+        """Read the status in this process, as ``muster-agent status --json`` does; None while there is none."""
+        try:
+            report = await asyncio.to_thread(read_status, Path(load(self.config_path).store.path))
+        except (SettingsError, StoreUnreadable):
+            return None
+        return msgspec.json.decode(json_text(report), type=StatusReport)
 
 
 @asynccontextmanager

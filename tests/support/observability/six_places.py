@@ -103,6 +103,10 @@ async def _agree(agent: AgentProcess, holds: Callable[[frozenset[str]], bool], w
 
     async def is_so() -> bool:
         nonlocal found
+        # All places together cost four programs: they are asked once the cheapest shows what is awaited.
+        code, told = await asyncio.to_thread(asked, agent, "/readyz")
+        if code and not holds(frozenset(each["name"] for each in json.loads(told).get("conditions", []))):
+            return False
         found = await places(agent)
         return len(set(found.values())) == 1 and holds(found["json"])
 
