@@ -92,11 +92,6 @@ class Told(NamedTuple):
         """Give its kind."""
         return _KINDS[self.kind_rank]
 
-    @property
-    def word(self) -> int:
-        """Say what it makes of its sender."""
-        return UNHEARD if self.unheard_until and self.kind_rank == _RETIRED_RANK else _WORDS[self.kind_rank]
-
 
 History = Callable[[int], Told | None]
 """Gives what was told before, by its archive sequence; None where it is kept no more."""
@@ -175,7 +170,8 @@ class Block(msgspec.Struct, gc=False):
     @property
     def newest(self) -> Life | None:
         """Give the life of the last watermark."""
-        told = [life for life in self.lives.values() if life.last is not None]
+        # Whoever asks may do so in another thread.
+        told = [life for life in list(self.lives.values()) if life.last is not None]
         return max(told, key=lambda life: life.last_archived_at, default=None)
 
     @property
@@ -189,7 +185,7 @@ class Block(msgspec.Struct, gc=False):
         life = self.newest
         if life is None or life.last is None:
             return 0
-        begun = [each for each in self.lives.values() if each.first_through and each.store == life.store]
+        begun = [each for each in list(self.lives.values()) if each.first_through and each.store == life.store]
         is_first = life is min(begun, key=lambda each: each.first_through)
         return life.missing(life.last.reached, is_first=is_first)
 
@@ -228,18 +224,21 @@ class Fleet:
     def fold(self, messages: Iterable[Archived], changes: Changes | None = None) -> Changes:
         """Take the next messages, and say what they change, beside what ``changes`` says already."""
         changes = Changes() if changes is None else changes
+        subjects = self._subjects
         for message in messages:
             sequence, subject, archived_at, payload = message
             if sequence <= self.sequence:
                 continue
             self.sequence = sequence
-            self.known_through = max(self.known_through, archived_at)
+            if archived_at > self.known_through:
+                self.known_through = archived_at
             changes.message_count += 1
             if self._unheard and self._unheard[0][0] <= self.known_through:
                 self._end_unheard(changes)
-            named = self._named(subject)
+            named = subjects[subject] if subject in subjects else self._named(subject)
             if type(named) is AdvisorySubject:
-                judged = judged_advisory(payload, named, max(archived_at - REACH, EARLIEST))
+                earliest = archived_at - REACH
+                judged = judged_advisory(payload, named, earliest if earliest > EARLIEST else EARLIEST)
                 if type(judged) is QuarantineReason:
                     self.refused[judged] = self.refused.get(judged, 0) + 1
                 else:
@@ -287,10 +286,6 @@ class Fleet:
             assert each.known_since <= each.known_until <= self.known_through
 
     def _named(self, subject: bytes) -> AdvisorySubject | BlockId | Scope | None:
-        try:
-            return self._subjects[subject]
-        except KeyError:
-            pass
         text = subject.decode(errors="backslashreplace")
         ours = parse_subject(text)
         named: AdvisorySubject | BlockId | Scope | None = None
@@ -309,9 +304,9 @@ class Fleet:
     def _advisory(self, said: AdvisoryBody, message: Archived, changes: Changes) -> None:
         number = self._block(said.region, said.site, said.block)
         block, senders = self.blocks[number], self.senders
-        is_again, life = False, None
+        is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
-            life = block.life(said.incarnation)
+            life = block.lives.get(incarnation) or block.life(incarnation)
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
@@ -322,7 +317,7 @@ class Fleet:
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
         sequence, _, archived_at, _ = message
-        event_id, claimed = said.event_id, said.at_us
+        event_id, claimed, kind = said.event_id, said.at_us, said.kind
         event = event_key(event_id)
         if senders.events[sender] == event:
             return
@@ -333,26 +328,28 @@ class Fleet:
                 self._take_back(block, life)
             elif is_ahead:
                 return
-        at = min(archived_at, claimed)
+        at = claimed if claimed < archived_at else archived_at
         last_seen = self._believed_last_seen(said, at)
-        incarnation = said.incarnation or ""
+        is_retired = kind is AdvisoryKind.RETIRED
         told = Told(
-            sequence, sender, senders.head[sender], _RANKS[said.kind], at, last_seen, archived_at, event_id,
-            incarnation, said.rebuilt, said.by_operator is True, _unheard_until(said),
-            _AHEAD if is_ahead else _rank(said, last_seen, at),
+            sequence, sender, senders.head[sender], _RANKS[kind], at, last_seen, archived_at, event_id,
+            incarnation, said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
+            _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else _RANKS[kind],
         )  # fmt: skip
         changes.told.append(told)
         changes.senders.add(sender)
         senders.head[sender] = sequence
         if not block.silent or incarnation not in block.silent or at < block.silent[incarnation]:
             self._apply(told, event)
-            block.changed_at = max(block.changed_at, at)
+            if at > block.changed_at:
+                block.changed_at = at
             changes.blocks.add(number)
 
     def _apply(self, told: Told, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
-        senders, sender, at, rank, word = self.senders, told.sender, told.at, told.place_rank, told.word
-        told_at = at if word == UP else told.last_seen
+        senders, sender, at, rank, last_seen = self.senders, told.sender, told.at, told.place_rank, told.last_seen
+        word = UNHEARD if told.unheard_until and told.kind_rank == _RETIRED_RANK else _WORDS[told.kind_rank]
+        told_at = at if word == UP else last_seen
         word_before, floor = senders.word[sender], senders.floor[sender]
         if word_before:
             rank_before, at_before = senders.rank[sender], senders.at[sender]
@@ -366,14 +363,16 @@ class Fleet:
         senders.since[sender] = at if word == UP else _since(told, word, (word_before, floor))
         if told_at > floor:
             senders.floor[sender] = told_at
-        senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, told.last_seen
+        senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
         senders.word[sender], senders.events[sender] = word, event
         if told.unheard_until:
             senders.until[sender] = told.unheard_until
             heapq.heappush(self._unheard, (told.unheard_until, sender))
         elif senders.until:
             senders.until.pop(sender, None)
-        self._set_state(sender, self._state(sender, self.blocks[senders.block[sender]]))
+        block = self.blocks[senders.block[sender]]
+        is_plain = word != UNHEARD and block.lost_at <= at
+        self._set_state(sender, word if is_plain else self._state(sender, block))
 
     def _take_back(self, block: Block, life: Life) -> None:
         """Know less: what had vouched for a block counted what two advisories are by now."""
@@ -443,7 +442,9 @@ class Fleet:
         if earliest < created <= said.at_us:
             earliest = created
         last_seen = said.last_seen_us
-        return at if last_seen > at else max(last_seen, earliest)
+        if last_seen > at:
+            return at
+        return last_seen if last_seen > earliest else earliest
 
     def _created_at(self, incarnation: str) -> int:
         created = self._created.get(incarnation)
@@ -574,17 +575,17 @@ class Fleet:
 
 
 def _unheard_until(said: AdvisoryBody) -> int:
-    """Say until when a sender is unheard, 0: it was heard to the end."""
+    """Say until when a sender that was retired is unheard, 0: it was heard to the end."""
     until = said.unheard_until_us
     if until is UNSET or until is None:
         return 0
-    return until if said.kind is AdvisoryKind.RETIRED and said.by_operator is not True else 0
+    return until if said.by_operator is not True else 0
 
 
-def _rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
-    if said.kind is AdvisoryKind.RETIRED and last_seen == at and not isinstance(said, PlainAdvisory):
+def _retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
+    if last_seen == at and not isinstance(said, PlainAdvisory):
         return _AT_ONCE if said.sequence == said.opening_sequence else _RETIRED_RANK
-    return _RANKS[said.kind]
+    return _RETIRED_RANK
 
 
 def _since(told: Told, word: int, before: tuple[int, int]) -> int:

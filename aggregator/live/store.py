@@ -7,15 +7,17 @@ file of another archive, or of another version of the fold, is set aside, and th
 import re
 import sqlite3
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.fold import Block, Changes, Fleet, Revision, Told
+from aggregator.live.senders import RETIRED, UP
 from shared.instants import DAY
 
 VERSION = 2
@@ -34,7 +36,7 @@ CREATE TABLE sender (
     since INTEGER NOT NULL, floor INTEGER NOT NULL, event BLOB NOT NULL, head INTEGER NOT NULL, until INTEGER NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX sender_by_name ON sender (block, name);
-CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state IN (2, 4, 5);
+CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state <> 1 AND state <> 3;
 CREATE TABLE told (
     sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL, kind_rank INTEGER NOT NULL,
     at INTEGER NOT NULL, last_seen INTEGER NOT NULL, archived_at INTEGER NOT NULL, event_id TEXT NOT NULL,
@@ -51,6 +53,7 @@ CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER
 
 
 _COLUMNS = "block, name, state, word, at, last_seen, since, head"
+_ROWS_AT_ONCE = 100
 HISTORY = 7 * DAY
 """For so long the fleet's counts are kept."""
 KEPT = 90 * DAY
@@ -171,14 +174,13 @@ class LiveStore:
                 for block in (fleet.blocks[number],)
             ),
         )
-        database.executemany(
-            "INSERT INTO sender VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET"
-            " state = excluded.state, word = excluded.word, rank = excluded.rank, at = excluded.at,"
-            " last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor, event = excluded.event,"
-            " head = excluded.head, until = excluded.until",
-            fleet.senders.records(sorted(changes.senders)),
-        )
-        database.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", changes.told)
+        _insert(
+            database, "INSERT INTO sender", fleet.senders.records(sorted(changes.senders)),
+            " ON CONFLICT (number) DO UPDATE SET state = excluded.state, word = excluded.word, rank = excluded.rank,"
+            " at = excluded.at, last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor,"
+            " event = excluded.event, head = excluded.head, until = excluded.until",
+        )  # fmt: skip
+        _insert(database, "INSERT OR IGNORE INTO told", changes.told)
         database.executemany("INSERT OR IGNORE INTO gap VALUES (?, ?, ?)", changes.gaps)
         database.executemany(
             "INSERT OR REPLACE INTO revision VALUES (?, ?, ?)",
@@ -295,9 +297,21 @@ class StoreReader:
         return [HistoryPoint(at, Counts(*counts)) for at, *counts in rows]
 
 
+def _insert(database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], otherwise: str = "") -> None:
+    """Insert rows, many by each statement: to begin and to end one costs more than a row."""
+    rest = iter(rows)
+    while some := list(islice(rest, _ROWS_AT_ONCE)):
+        row = f"({', '.join('?' * len(some[0]))})"
+        values = list(chain.from_iterable(some))
+        database.execute(f"{into} VALUES {', '.join([row] * len(some))}{otherwise}", values)
+
+
 def _conditions(wanted: Wanted) -> tuple[str, list[str]]:
     """Write what is wanted as conditions, with the values of their parameters."""
     conditions, values = f" AND state IN ({', '.join(map(str, sorted(wanted.states)))})", list[str]()
+    if not wanted.states & {UP, RETIRED}:
+        # In the words of the index for these.
+        conditions += " AND state <> 1 AND state <> 3"
     if wanted.search:
         escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
         conditions += " AND name LIKE ? ESCAPE '\\'"

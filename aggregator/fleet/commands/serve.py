@@ -1,6 +1,7 @@
 """The command ``muster-aggregator serve``."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -53,6 +54,10 @@ async def _serve(settings: AggregatorSettings) -> None:
     from aggregator.live.service import Service
     from aggregator.live.watch import IncidentWatch
 
+    # What is loaded by now stays: it need not be looked through for cycles again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     service = Service(settings, PolicyOperations(settings), (IncidentWatch(settings), Page()))
     live = settings.live
     family = socket.AF_INET6 if ":" in live.address else socket.AF_INET
