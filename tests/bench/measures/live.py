@@ -8,7 +8,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +25,20 @@ from tests.bench.children import Child
 from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import POLL, Options
 from tests.support.lakehouse.hub import Block, Message
+from tests.support.live.listeners import Listener, Pace, listening
 
 SENDERS_OF_SITE = 1_000
 BURST = 100_000
 STALLED = 1_200.0
 """Seconds after which a machine that does much else is believed to have lost something."""
 PAGES = 300
+BROWSERS = {Pace.ON: 80, Pace.SLOWLY: 10, Pace.NOT: 10}
 _PROGRAM = "from aggregator.cli import main; main()"
 
 
-async def live(options: Options) -> Table:
-    """Read an archive, be killed, be back; tell a burst; answer pages."""
-    count = options.size(1_000_000, 20_000)
+async def live(options: Options, full: int = 1_000_000, name: str = "live") -> Table:
+    """Read an archive, be killed, be back; tell a burst; answer pages, also while another is told to many browsers."""
+    count = options.size(full, 20_000)
     burst = min(BURST, count // 10)
     directory = options.directory / "live"
     shutil.rmtree(directory, ignore_errors=True)
@@ -54,16 +58,25 @@ async def live(options: Options) -> Table:
             service.start()
             await service.through(archive.last)
             restart, resident_again = time.perf_counter() - begun_at, service.child.resident()
-            listening = asyncio.create_task(asyncio.to_thread(service.listen_for_stale, burst))
+            hearing = asyncio.create_task(asyncio.to_thread(service.listen_for_stale, burst))
             begun_at = time.perf_counter()
             await archive.burst(burst)
             published = time.perf_counter() - begun_at
-            await listening
+            await hearing
             told = time.perf_counter() - begun_at - published
             latencies = sorted(await asyncio.to_thread(service.pages, PAGES))
             idle = await service.child.core_share(options.size(30, 5))
+            async with listening(service.port, "", BROWSERS) as listeners:
+                before = service.child.resident()
+                publishing = asyncio.create_task(archive.burst(burst))
+                loaded = sorted(await asyncio.to_thread(service.pages, PAGES))
+                await publishing
+                await service.through(archive.last)
+                grown = service.child.resident() - before
+            behind = _behind(listeners[Pace.ON])
         finally:
             await service.kill()
+    browsers = sum(BROWSERS.values())
     rows = [
         Row("read from the archive and committed", "advisories/s", count / reading, None, 100_000),
         Row("its processor time", "us/advisory", processor / count * 1e6),
@@ -72,14 +85,34 @@ async def live(options: Options) -> Table:
         Row("resident memory after that", "MB", resident_again, None, 1_000, "less"),
         Row(f"a burst of {burst:,} told to a listener, after its last was published", "s", told, None, 5, "less"),
         Row("a page of 100 senders, median", "ms", latencies[len(latencies) // 2] * 1e3),
-        Row("a page of 100 senders, 99th percentile", "ms", latencies[int(len(latencies) * 0.99)] * 1e3),
+        Row("a page of 100 senders, 99th percentile", "ms", _late(latencies)),
+        Row(f"the same while {burst:,} more are told to {browsers} browsers, 99th percentile", "ms", _late(loaded)),
+        Row("an event, from the first of those that read on to the last", "s", behind),
+        Row("resident memory that it took, a tenth of them slow, and a tenth standing still", "MB", grown),
         Row("idle", "% of a core", idle),
     ]
     notes = [f"{SENDERS_OF_SITE:,} senders to a site; from the start of the process, its imports included"]
-    return Table("live", f"{count:,} senders shown live", options.command("live"), rows, notes=notes)
+    return Table(name, f"{count:,} senders shown live", options.command(name), rows, notes=notes)
 
 
-MEASURES = {"live": live}
+MEASURES: dict[str, Callable[[Options], Coroutine[Any, Any, Table]]] = {
+    "live": live,
+    "live-100k": partial(live, full=100_000, name="live-100k"),
+    "live-10k": partial(live, full=10_000, name="live-10k"),
+}
+
+
+def _late(latencies: Sequence[float]) -> float:
+    return latencies[int(len(latencies) * 0.99)] * 1e3
+
+
+def _behind(listeners: Iterable[Listener]) -> float:
+    """Say by how many seconds an event came later to one listener than to another, at most."""
+    heard: dict[int, list[float]] = defaultdict(list)
+    for each in listeners:
+        for number, at in zip(each.heard, each.heard_at, strict=True):
+            heard[number].append(at)
+    return max((max(times) - min(times) for times in heard.values()), default=0.0)
 
 
 class _Archive:
@@ -89,7 +122,7 @@ class _Archive:
         self._connection = ConnectionSettings(servers=(url,))
         self._blocks = [Block("eu-west", f"site{number}") for number in range(max(1, count // SENDERS_OF_SITE))]
         self._at = time.time_ns() // 1_000 - 30 * MINUTE
-        self.last = 0
+        self._stale_of_each = self.last = 0
 
     async def create(self) -> None:
         async with await connect(self._connection, name="bench", deadline=60.0) as client:
@@ -98,11 +131,12 @@ class _Archive:
             await self._publish(client, self._news())
 
     async def burst(self, count: int) -> None:
-        """Have some senders of each site be stale, all at once."""
-        of_each = count // len(self._blocks)
+        """Have some more senders of each site be stale, all at once."""
+        begin = self._stale_of_each
+        end = self._stale_of_each = begin + count // len(self._blocks)
         async with await connect(self._connection, name="bench", deadline=60.0) as client:
             await self._publish(
-                client, (block.stale(_name(block, n), self._at) for block in self._blocks for n in range(of_each))
+                client, (block.stale(_name(block, n), self._at) for block in self._blocks for n in range(begin, end))
             )
 
     def _news(self) -> Iterator[Message]:
@@ -138,10 +172,10 @@ class _Service:
 
     def __init__(self, directory: Path, url: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         config = directory / "aggregator.toml"
         config.write_text(
-            f'[hub]\nservers = ["{url}"]\n[lakehouse]\npath = "lake"\n[live]\nlisten = "127.0.0.1:{self._port}"\n'
+            f'[hub]\nservers = ["{url}"]\n[lakehouse]\npath = "lake"\n[live]\nlisten = "127.0.0.1:{self.port}"\n'
             'unknown_after = "10h"\n'
         )
         self.child = Child([sys.executable, "-c", _PROGRAM, "serve", "--config", str(config)], directory / "log")
@@ -168,7 +202,7 @@ class _Service:
 
     def listen_for_stale(self, count: int) -> None:
         """Listen until an event says that so many are stale."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=STALLED)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STALLED)
         connection.request("GET", "/api/v1/events")
         answer, name = connection.getresponse(), b""
         while line := answer.readline():
@@ -189,7 +223,7 @@ class _Service:
         return taken
 
     def _get(self, path: str) -> Any:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=STALLED)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STALLED)
         try:
             connection.request("GET", path)
             return json.loads(connection.getresponse().read())
