@@ -35,12 +35,21 @@ def _cards(given: Sequence[str]) -> dict[FaultKind, int] | None:
     "--directory", type=click.Path(path_type=Path, exists=False), help="For logs and stores; default: a new one."
 )
 @click.option("--pair", is_flag=True, help="Two agents serve the site.")
+@click.option("--verify", is_flag=True, help="Compare a live service with the tables, too, as the command verify does.")
 @click.option("--draw", multiple=True, callback=lambda _context, _option, given: _cards(given), help=DRAW)
-def main(seed: int | None, faults: int, directory: Path | None, pair: bool, draw: dict[FaultKind, int] | None) -> None:
+def main(
+    *,
+    seed: int | None,
+    faults: int,
+    directory: Path | None,
+    pair: bool,
+    verify: bool,
+    draw: dict[FaultKind, int] | None,
+) -> None:
     """Let a site, its agent and its region go through faults; say what was lost, duplicated and wrong."""
     chosen = random.randrange(1_000_000) if seed is None else seed
     place = directory or Path(tempfile.mkdtemp(prefix="faults-"))
-    run = asyncio.run(run_faults(place, chosen, faults, echo, pair=pair, cards=draw))
+    run = asyncio.run(run_faults(place, chosen, faults, echo, pair=pair, cards=draw, verify=verify))
     for line in run.report():
         echo(line)
     if not run.verdict.is_clean:

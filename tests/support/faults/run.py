@@ -4,12 +4,14 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
 
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable, reading
+from tests.support.faults.agreement import agreement, live_service
 from tests.support.faults.evidence import gather, last_sequence
 from tests.support.faults.fleet import FaultFleet, connected_fleet
 from tests.support.faults.injectors import kinds_left_out, play
@@ -40,6 +42,7 @@ class FaultRun(msgspec.Struct, kw_only=True):
     verdict: Verdict
     is_pair: bool = False
     cards: dict[FaultKind, int] = {}
+    agreements: dict[str, str] = {}
 
     def report(self) -> Iterator[str]:
         """Say it in lines, the verdict last."""
@@ -57,6 +60,8 @@ class FaultRun(msgspec.Struct, kw_only=True):
             if len(findings) > FINDINGS_SHOWN:
                 yield f"{name}: and {len(findings) - FINDINGS_SHOWN} more"
         count = sum(self.faults.values())
+        for when, told in self.agreements.items():
+            yield from (f"{when}: {line}" for line in told.splitlines())
         yield f"seed {self.seed}, {count} faults in {self.took:.0f} s"
         if not self.verdict.is_clean:
             pair = " --pair" if self.is_pair else ""
@@ -73,14 +78,29 @@ async def run_faults(
     *,
     pair: bool = False,
     cards: Mapping[FaultKind, int] | None = None,
+    verify: bool = False,
 ) -> FaultRun:
     """Run ``count`` faults of ``seed``; logs and stores are left in ``directory``.
 
     ``pair``: two agents are there. ``cards``: the kinds that are wanted, and how many of each are in a deck.
+    ``verify``: a live service reads all the while, and is compared with tables while senders live and when none does.
     """
     began_at = time.monotonic()
+    agreements: dict[str, str] = {}
+    differences: list[str] = []
     storage = f"{STORAGE + count * STORAGE_PER_FAULT:.0f}MB"
-    async with fault_stage(directory, atomic=seed % 2 == 0, pair=pair, site_storage=storage) as stage:
+    async with (
+        AsyncExitStack() as stack,
+        fault_stage(directory, atomic=seed % 2 == 0, pair=pair, site_storage=storage) as stage,
+    ):
+        hub = stack.enter_context(live_service(stage)) if verify else None
+
+        async def compare(when: str) -> None:
+            if hub is not None:
+                say(f"{when}: comparing the live service with the tables")
+                agreements[when], is_whole = await agreement(hub)
+                differences.extend([] if is_whole else [f"{when}: the live service and the tables differ"])
+
         left_out = kinds_left_out(stage)
         faults = draw_schedule(seed, count, left_out, cards)
         say(f"seed {seed}: {count} faults in about {faults[-1].at:.0f} s; files in {directory}")
@@ -93,10 +113,12 @@ async def run_faults(
                 await play(stage, faults)
                 for _ in range(CERTAIN_TAKEOVERS if pair else 0):
                     await take_over(stage)
+                await compare("healed")
                 living.cancel()
                 speaking.cancel()
                 say("healed; draining")
                 await drain(stage, fleet)
+                await compare("drained")
             finally:
                 for task in (living, speaking, supervising):
                     task.cancel()
@@ -104,7 +126,7 @@ async def run_faults(
                 keep_store(stage)
             await stage.stop_agent()
         verdict = judge(await gather(stage, fleet.acknowledged))
-        verdict.wrong += wrong_conduct(stage)
+        verdict.wrong += [*wrong_conduct(stage), *differences]
         return FaultRun(
             seed=seed,
             faults=dict(counts(faults)),
@@ -114,6 +136,7 @@ async def run_faults(
             verdict=verdict,
             is_pair=pair,
             cards=dict(cards or {}),
+            agreements=agreements,
         )
 
 
