@@ -36,7 +36,7 @@ async def check_registrations(
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
     if sample is not None:
         findings += _identification(name, sample, policy.stale_after, block.filter_subject)
-        findings += _repeated_ids(name, sample, info.config.duplicate_window)
+        findings += _repeated_ids(name, sample, info.config.duplicate_window // 1_000, policy.stale_after)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
             return [*findings, *judge(name, cadence, policy)]
@@ -72,16 +72,21 @@ def _identification(name: str, sample: Sample, stale_after: int, filter_subject:
         yield bad(name, text, "correct [stream.sender]: each message is a new sender now, and soon a stale one")
 
 
-def _repeated_ids(name: str, sample: Sample, duplicate_window: int) -> Iterator[Finding]:
+def _repeated_ids(name: str, sample: Sample, duplicate_window: int, stale_after: int) -> Iterator[Finding]:
+    window = format_duration(duplicate_window)
     if sample.repeated:
         sender_id, message_id = next(iter(sample.repeated.items()))
-        window = format_duration(duplicate_window // 1_000)
         text = (
             f"senders that repeat a Nats-Msg-Id: {len(sample.repeated):,}, for example {visible(sender_id)} with "
             f"{visible(message_id)}: of those the server stores one in {window} (duplicate_window), and who sends it "
             "is not heard in between"
         )
         yield warning(name, text, "let them send a new id each time, or none")
+    elif sample.message_ids and duplicate_window >= stale_after:
+        text = (
+            f"a sender that repeated its Nats-Msg-Id would be stored once in {window} (duplicate_window), and be stale"
+        )
+        yield warning(name, text, f"have the stream a duplicate_window of less than {format_duration(stale_after)}")
 
 
 def _cadence_of_store(path: Path, stream: str) -> Cadence | None:

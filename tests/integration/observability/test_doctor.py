@@ -340,6 +340,11 @@ async def test_what_is_stored_unanswered_is_well(stage: Stage) -> None:
 
 
 async def test_senders_that_repeat_an_id_are_said(stage: Stage) -> None:
+    await stage.site.publish(b'{"sender": "a"}', headers={"Nats-Msg-Id": "boot"})
+    _, wrong = await examined(stage.config_path)
+    said = "a sender that repeated its Nats-Msg-Id would be stored once in 2m (duplicate_window), and be stale"
+    assert said in [text for _, text, _ in wrong]
+
     await stage.site.delete_stream()
     await stage.site.make_stream(duplicate_window=100_000_000)
     for count in (1, 2):
