@@ -106,16 +106,20 @@ class Archive:
         ).collect()  # fmt: skip
         return {tuple(row[:4]): Times(*row[4:]) for row in rows}
 
-    def files(self, table: Table) -> dict[str, tuple[int, int, int]]:
-        """Give first day (counted from START; the last one for what goes on), bucket and bytes of a table's files."""
+    def files(self, table: Table) -> dict[str, tuple[int, set[int], int]]:
+        """Give first day (counted from START; the last one for what goes on), buckets and bytes of a table's files."""
         first = f"readable_metrics.{table.follows}.lower_bound"
         rows = self.spark.table(f"{table.identifier}.files").selectExpr(
             "file_path",
             f"coalesce(CAST({first} AS DATE), DATE '9999-12-31') AS day",
-            "partition.site_bucket",
+            "readable_metrics.site_bucket.lower_bound",
+            "readable_metrics.site_bucket.upper_bound",
             "file_size_in_bytes",
         )
-        return {path: ((day - FIRST_DAY).days, bucket, size) for path, day, bucket, size in rows.collect()}
+        return {
+            path: ((day - FIRST_DAY).days, {*range(low, high + 1)}, size)
+            for path, day, low, high, size in rows.collect()
+        }
 
     def _frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
         types = {column.name: column.type.replace("TIMESTAMP", "BIGINT") for column in table.columns}

@@ -25,11 +25,13 @@ def across_a_months_end() -> Iterator[tuple[Table, Row]]:
     yield from reported("site3", "edge", said)
 
 
-def week_of(site: str) -> Iterator[tuple[Table, Row]]:
+def week_of(site: str, senders: int = 20) -> Iterator[tuple[Table, Row]]:
     """Give a week of a site: senders that fail once a day, and one that failed on one day."""
-    said = [(START, "new", f"{site}-{number}", START) for number in range(20)] + [(START, "new", f"{site}-late", START)]
+    said = [(START, "new", f"{site}-{number}", START) for number in range(senders)] + [
+        (START, "new", f"{site}-late", START)
+    ]
     for day in range(7):
-        for number in range(20):
+        for number in range(senders):
             down = START + day * DAY + (number + 1) * HOUR
             sender = f"{site}-{number}"
             said += [(down + 12 * MINUTE, "stale", sender, down), (down + 20 * MINUTE, "recovered", sender, down)]

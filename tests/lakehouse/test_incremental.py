@@ -160,15 +160,21 @@ def play(draw: random.Random, archive: Archive, end: int, runs: int, directory: 
     return given_up
 
 
-def test_late_data_of_one_site_rewrites_what_its_bucket_has(spark: SparkSession, tmp_path: Path) -> None:
-    told = [record for number in range(8) for record in week_of(f"site{number}")]
+def test_late_data_of_one_site_rewrites_its_share_also_in_a_fleet_that_has_grown(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, *others = ([*week_of(f"site{number}", senders=3)] for number in range(64))
+    told = [record for of_site in others for record in of_site]
     late = [record for record in told if record[1].get("sender_id") == "site3-late" and record[1]["kind"] != "new"]
     rest = [record for record in told if record not in late]
-    archive = Archive(
-        tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(rest + late, 1)]
-    )
+    records = enumerate(first + rest + late, 1)
+    archive = Archive(tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in records])
+    archive.take(len(first), START + 7 * DAY - HOUR)
+    archive.derive()
     archive.take(len(rest), START + 7 * DAY - HOUR)
     archive.derive()
+    assert max(len(buckets) for _, buckets, _ in archive.files(SENDER_DAY_EXCEPTIONS).values()) > 32
+    archive.maintain()
     before = {table: archive.files(table) for table in BY_DAY}
     untouched = rows_beside(archive, "site3", 2)
     archive.take(len(late), START + 7 * DAY - HOUR // 2)
@@ -177,9 +183,11 @@ def test_late_data_of_one_site_rewrites_what_its_bucket_has(spark: SparkSession,
     assert untouched == rows_beside(archive, "site3", 2)
     for table, files in before.items():
         written = [each for path, each in archive.files(table).items() if path not in files and each[0] < 6]
-        assert {bucket for _, bucket, _ in written} == {bucket_of("site3")}
+        # As many partitions as the square root of the number of sites.
+        share = bucket_of("site3") // 8
+        assert {bucket // 8 for _, buckets, _ in written for bucket in buckets} == {share}, table.name
         held = sum(size for *_, size in files.values())
-        assert sum(size for *_, size in written) < held / 2
+        assert sum(size for *_, size in written) < held / 4
 
 
 def rows_beside(archive: Archive, site: str, day: int) -> dict[str, Rows]:

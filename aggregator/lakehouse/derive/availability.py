@@ -36,7 +36,7 @@ _TIMES = (*_KNOWN_TIMES, "absent_us")
 def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: int) -> DataFrame:
     """Give what of the intervals lies in known time: (sender, ``state``, ``started_at``, ``ended_at``: microseconds).
 
-    ``begins`` gives, for each bucket of sites that is wanted, the midnight (microseconds) to begin at. ``ended_at`` is
+    ``begins`` gives, for each bucket of sites, the midnight (microseconds) to begin at. ``ended_at`` is
     null where an interval goes on. None is without length, for no interval is: an imported one that is adds no time.
     """
     started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
@@ -44,7 +44,7 @@ def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: 
     # Days before all of them are left unread.
     reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
     return (
-        intervals.where(f.col("site_bucket").isin(*begins) & (f.col("ended_at").isNull() | reaches))
+        intervals.where(f.col("ended_at").isNull() | reaches)
         .where((started_at < known_through) & (ended_at.isNull() | (ended_at > begin_at)))
         .select(*SENDER, "state", f.greatest(started_at, begin_at).alias("started_at"), ended_at.alias("ended_at"))
     )

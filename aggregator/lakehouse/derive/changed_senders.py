@@ -165,7 +165,7 @@ def _moved(ended: DataFrame) -> list[Days]:
     days: dict[int, set[int]] = defaultdict(set)
     for day, bucket in ended.select(f.unix_date(f.to_date("ended_at")), "site_bucket").distinct().collect():
         days[bucket].add(day)
-    touched = [Days(bucket, day, day + 1) for bucket, of_bucket in days.items() for day in of_bucket]
+    touched = [Days(bucket, bucket + 1, day, day + 1) for bucket, of_bucket in days.items() for day in of_bucket]
     if len(touched) > _MOST_DAYS:
-        touched = [Days(bucket, min(of_bucket), max(of_bucket) + 1) for bucket, of_bucket in days.items()]
+        touched = [Days(bucket, bucket + 1, min(found), max(found) + 1) for bucket, found in days.items()]
     return whole_files(ended.sparkSession, SENDER_INTERVALS, touched)

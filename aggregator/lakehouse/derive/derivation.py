@@ -49,7 +49,7 @@ from aggregator.lakehouse.tables.schemas import (
     WATERMARKS,
     Table,
 )
-from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse import commits, layout
 from aggregator.lakehouse.warehouse.commits import WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.layout import FOR_EVER, Days, selected, whole_files
@@ -116,7 +116,8 @@ class Derivation:
             interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
             seen = seen.unionByName(imported_coverage(imports, known_through))
         self._write(seen, SITE_COVERAGE)
-        since = self._first_day()
+        since, site_count = self._extent()
+        layout.divide(self._spark, site_count)
         self._write(interval_rows, SENDER_INTERVALS, since=since)
         self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), self._declared(), since)
 
@@ -201,15 +202,22 @@ class Derivation:
     def _read(self, table: Table) -> DataFrame:
         return self._spark.table(table.identifier)
 
-    def _first_day(self) -> int:
-        found = self._read(SITE_COVERAGE).agg(f.min(f.unix_micros("started_at"))).first()
-        return found[0] // DAY_US if found and found[0] is not None else 0
+    def _extent(self) -> tuple[int, int]:
+        """Give the first day that anything is known of, and count the sites."""
+        begin = f.min(f.unix_micros("started_at"))
+        found = self._read(SITE_COVERAGE).agg(begin, f.count_distinct("region", "site")).first()
+        assert found is not None
+        return (found[0] or 0) // DAY_US, found[1]
 
     def _write_since(self, begins: Mapping[int, int], rows: DataFrame, table: Table) -> None:
         """Write ``rows`` in the place of those from ``begins`` on, and again what their files had of days before."""
         whole = whole_files(self._spark, table, _days_since(begins))
-        before = [each._replace(end=begins[each.bucket] // DAY_US) for each in whole]
-        before = [each for each in before if each.first < each.end]
+        before = [
+            Days(bucket, bucket + 1, each.first, min(each.end, begins[bucket] // DAY_US))
+            for each in whole
+            for bucket in range(each.low, each.high)
+            if each.first < begins[bucket] // DAY_US
+        ]
         if before:
             kept = self._read(table).where(selected(before, table))
             rows = rows.select(*table.column_names).unionByName(kept)
@@ -258,7 +266,7 @@ def _import_availability(imports: DataFrame) -> DataFrame:
 
 
 def _days_since(begins: Mapping[int, int]) -> list[Days]:
-    return [Days(bucket, midnight // DAY_US, FOR_EVER) for bucket, midnight in begins.items()]
+    return [Days(bucket, bucket + 1, midnight // DAY_US, FOR_EVER) for bucket, midnight in begins.items()]
 
 
 def _day(midnight: int) -> date:

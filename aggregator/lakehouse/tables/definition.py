@@ -15,6 +15,7 @@ class Column(NamedTuple):
 
 class Table(NamedTuple):
     """One table. ``partitioned_by`` holds Iceberg transforms, ``identity`` the columns that make a row what it is.
+    How many values ``truncate`` puts in one partition follows the number of sites.
 
     ``follows`` names the day or instant by which rows come, where a file holds those of many days (``layout.py``).
     """

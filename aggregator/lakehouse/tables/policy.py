@@ -45,10 +45,10 @@ SENDER_MAINTENANCE_DAYS = Table(
         Column("site", "STRING", "site"),
         Column("block", "STRING", "stream block of the site's agent"),
         Column("sender_id", "STRING", "the sender"),
-        Column("site_bucket", "INT", "site_bucket(site): part of the partitioning"),
+        Column("site_bucket", "INT", "site_bucket(site): partitions are ranges of it"),
     ),
     identity=("day", "region", "site", "block", "sender_id"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "sender_id"),
     follows="day",
 )

@@ -28,8 +28,9 @@ __all__ = [
     "Table",
 ]
 
-SITE_BUCKETS = 4
-"""Derived tables are partitioned by bucket of sites, so that late history of a site rewrites its own bucket."""
+SITE_BUCKETS = 64
+"""Sites are spread over so many buckets. Derived tables are partitioned by ranges of them, more where there are more
+sites (``layout.py``), so that late history of a site rewrites its own range only."""
 
 _BLOCK = (
     Column("region", "STRING", "region, out of the subject"),
@@ -40,7 +41,7 @@ _ARCHIVED = (
     Column("hub_sequence", "BIGINT", "sequence in the hub's archive: a position, never an identity"),
     Column("archived_at", "TIMESTAMP", "when the hub's archive stored the record, by the hub's clock"),
 )
-_BUCKET = Column("site_bucket", "INT", f"site_bucket(site), 0 to {SITE_BUCKETS - 1}: part of the partitioning")
+_BUCKET = Column("site_bucket", "INT", f"site_bucket(site), 0 to {SITE_BUCKETS - 1}: partitions are ranges of it")
 
 ADVISORIES = Table(
     "advisories",
@@ -187,7 +188,7 @@ SENDER_INTERVALS = Table(
         _BUCKET,
     ),
     identity=("region", "site", "block", "sender_id", "started_at"),
-    partitioned_by=("years(ended_at)", "site_bucket"),
+    partitioned_by=("years(ended_at)", "truncate(site_bucket)"),
     sorted_by=("site", "sender_id", "started_at"),
     follows="ended_at",
 )
@@ -214,7 +215,7 @@ SITE_COVERAGE = Table(
         _BUCKET,
     ),
     identity=("region", "site", "block", "started_at"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "block", "started_at"),
 )
 
@@ -232,7 +233,7 @@ SITE_COVERAGE_DAILY = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site", "block"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "block"),
     follows="day",
 )
@@ -267,7 +268,7 @@ SENDER_DAY_EXCEPTIONS = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site", "block", "sender_id"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "sender_id"),
     follows="day",
 )
@@ -298,7 +299,7 @@ SITE_AVAILABILITY_HOURLY = Table(
         _BUCKET,
     ),
     identity=("hour", "region", "site"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "hour"),
     follows="day",
 )
@@ -314,7 +315,7 @@ SITE_AVAILABILITY_DAILY = Table(
         _BUCKET,
     ),
     identity=("day", "region", "site"),
-    partitioned_by=("site_bucket",),
+    partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site",),
     follows="day",
 )

@@ -8,6 +8,7 @@ from py4j.java_gateway import JavaObject
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.tables.definition import NAMESPACE, Table
+from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
 from aggregator.lakehouse.warehouse.jvm import java_class, make_active
 
@@ -60,7 +61,10 @@ class Iceberg:
         partitions = self._class("PartitionSpec").builderFor(schema)
         for transform in table.partitioned_by:
             kind, name = parsed(transform)
-            {"days": partitions.day, "years": partitions.year, "": partitions.identity}[kind](name)
+            if kind == "truncate":
+                partitions.truncate(name, SITE_BUCKETS)
+            else:
+                {"days": partitions.day, "years": partitions.year, "": partitions.identity}[kind](name)
         return partitions.build()
 
     def load(self, table: Table) -> Any:
@@ -148,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def parsed(transform: str) -> tuple[str, str]:
-    """Give what a table is partitioned by as kind and column: ("days", "occurred_at"), ("", "site_bucket")."""
+    """Give what a table is partitioned by as kind and column: ("days", "occurred_at"), ("", "block")."""
     kind, _, column = transform.removesuffix(")").rpartition("(")
     return kind, column
 

@@ -1,19 +1,21 @@
 """Keep rows of many days in few files, and still put others in the place of the last days alone.
 
-Rules. Derived tables are partitioned by bucket of sites and not by day: files hold as many days as their bytes allow.
-Rows of the day in which known time ends, which every run writes anew, have files of their own. Iceberg replaces whole
-files: what a run replaces, where it begins within a file of more days, begins with that file, and what was there before
-is taken over.
+Rules. Derived tables are partitioned by ranges of buckets of sites and not by day: files hold as many days as their
+bytes allow. There are as many ranges as the square root of the number of sites, so that what each run writes and what
+late history of one site takes grow alike. Tables are divided once more as the fleet grows: what is written from then on
+has the new ranges, and what is there has those it was written in. Rows of the day in which known time ends, which every
+run writes anew, have files of their own. Iceberg replaces whole files: what a run replaces, where it begins within a
+file of more days or of more buckets, is all of that file, and what is not to change is taken over.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.tables.definition import Table
-from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
+from aggregator.lakehouse.tables.schemas import DERIVED, SITE_BUCKETS, SITE_COVERAGE
 from aggregator.lakehouse.warehouse.iceberg import Iceberg, parsed
 from aggregator.lakehouse.warehouse.jvm import java_class
 from aggregator.lakehouse.warehouse.windows import DAY_US
@@ -24,18 +26,44 @@ _MONTH = 30
 
 
 class Days(NamedTuple):
-    """Days of a bucket of sites, counted from 1970: from ``first`` to the one before ``end``."""
+    """Days of the buckets of sites from ``low`` to the one before ``high``: of days the same, counted from 1970."""
 
-    bucket: int
+    low: int
+    high: int
     first: int
     end: int
 
 
+def divide(spark: SparkSession, site_count: int, *, only_finer: bool = False) -> None:
+    """Have derived tables partitioned as suits as many sites, in what is written from now on."""
+    partitions = 1
+    while partitions < SITE_BUCKETS and partitions**2 < site_count:
+        partitions *= 2
+    iceberg, width = Iceberg(spark), SITE_BUCKETS // partitions
+    expressions = java_class(spark, "org.apache.iceberg.expressions.Expressions")
+    for table in DERIVED:
+        loaded = iceberg.load(table)
+        for field in loaded.spec().fields():
+            found = _width(field)
+            if found is not None and (width < found if only_finer else width != found):
+                change = loaded.updateSpec().removeField(field.name())
+                change.addField(f"site_bucket_{width}", expressions.truncate("site_bucket", width)).commit()
+
+
+def divide_more(spark: SparkSession) -> None:
+    """Have derived tables partitioned as suits the sites that there are by now, if these are more than before."""
+    coverage = spark.table(SITE_COVERAGE.identifier)
+    divide(spark, coverage.select("region", "site").distinct().count(), only_finer=True)
+
+
 def whole_files(spark: SparkSession, table: Table, wanted: Collection[Days]) -> list[Days]:
-    """Widen ``wanted`` until no file of the table has rows both in it and beside it."""
+    """Widen ``wanted`` until no file of the table has rows both in it and beside it.
+
+    All of a file are in one of those, for Iceberg does not look for it in several.
+    """
     found = _joined(wanted)
     while found:
-        files = _files(spark, table, min(each.first for each in found))
+        files = set(_files(spark, table, min(each.first for each in found)))
         wider = _joined([*found, *(file for file in files if any(_meet(file, each) for each in found))])
         if wider == found:
             break
@@ -45,11 +73,12 @@ def whole_files(spark: SparkSession, table: Table, wanted: Collection[Days]) -> 
 
 def selected(days: Collection[Days], table: Table) -> Column:
     """Select the rows on ``days``, in a form by which Iceberg leaves others unread."""
-    column = f.col(_dated(table))
+    column, bucket = f.col(_dated(table)), f.col("site_bucket")
     found = f.lit(False)
-    for bucket, first, end in days:
-        within = (f.col("site_bucket") == bucket) & (column >= _midnight(first, table))
-        found |= within if end == FOR_EVER else within & (column < _midnight(end, table))
+    for low, high, first, end in _joined(days):
+        within = column >= _midnight(first, table)
+        within = within if end == FOR_EVER else within & (column < _midnight(end, table))
+        found |= within if (low, high) == (0, SITE_BUCKETS) else within & (bucket >= low) & (bucket < high)
     return found
 
 
@@ -59,23 +88,24 @@ def laid_out(rows: DataFrame, table: Table, times: tuple[int, int] | None = None
     ``times`` are two days, counted from 1970: where the rows begin, most of them, and in which known time ends. None:
     all are of one day.
     """
-    parts = [_partition(transform) for transform in table.partitioned_by]
-    if not parts:
+    if not table.partitioned_by:
         return rows.sortWithinPartitions(*table.sorted_by) if table.sorted_by else rows
+    width = _width_of(rows.sparkSession, table)
+    parts = [_partition(transform, width) for transform in table.partitioned_by]
     if table.follows is None:
         placed = rows.repartition(*parts)
     else:
-        place, tasks = _place(table, times or (0, 0), _pieces(rows.sparkSession))
+        place, tasks = _place(table, times or (0, 0), _pieces(rows.sparkSession), width)
         placed = rows.repartitionById(tasks, place)
     return placed.sortWithinPartitions(*parts, *table.sorted_by)
 
 
-def _place(table: Table, times: tuple[int, int], pieces: int) -> tuple[Column, int]:
-    """Give the task of a row, and how many there are: each has some buckets, of the last day or of a month or more."""
+def _place(table: Table, times: tuple[int, int], pieces: int, width: int) -> tuple[Column, int]:
+    """Give the task of a row, and how many there are: each has some ranges, of the last day or of a month or more."""
     since, today = times
     day = f.coalesce(f.unix_date(f.to_date(_dated(table))), f.lit(FOR_EVER))
-    abreast = min(pieces, SITE_BUCKETS)
-    spread = f.pmod(f.col("site_bucket"), f.lit(abreast))
+    abreast = min(pieces, SITE_BUCKETS // width)
+    spread = f.pmod(f.floor(f.col("site_bucket") / width).cast("int"), f.lit(abreast))
     lasts = today - since
     if lasts <= 0:
         return spread, abreast
@@ -112,24 +142,54 @@ def _files(spark: SparkSession, table: Table, since: int) -> Iterator[Days]:
             lower, upper = file.lowerBounds(), file.upperBounds()
             if lower is not None and lower.get(column.fieldId()) is not None:
                 first, last = bound(lower, column) // unit, bound(upper, column) // unit
-                yield Days(bound(lower, bucket), first, last + 1)
+                yield Days(bound(lower, bucket), bound(upper, bucket) + 1, first, last + 1)
     finally:
         files.close()
 
 
 def _joined(days: Collection[Days]) -> list[Days]:
-    """Make one of those that meet."""
+    """Make one of those that are so together: one behind the other, beside each other, or one within the other."""
+    found, before = sorted(days), list[Days]()
+    while found != before:
+        before = found
+        in_time = _merged(found, lambda one, other: one[:2] == other[:2] and other.first <= one.end)
+        by_time = sorted(in_time, key=lambda each: (each.first, each.end, each.low))
+        beside = _merged(by_time, lambda one, other: one[2:] == other[2:] and other.low <= one.high)
+        found = sorted(each for each in beside if not any(_is_within(each, other) for other in beside))
+    return found
+
+
+def _merged(days: Iterable[Days], are_one: Callable[[Days, Days], bool]) -> list[Days]:
     found: list[Days] = []
-    for each in sorted(days):
-        if found and found[-1].bucket == each.bucket and each.first <= found[-1].end:
-            found[-1] = found[-1]._replace(end=max(found[-1].end, each.end))
+    for each in days:
+        if found and are_one(found[-1], each):
+            low, high, first, end = found[-1]
+            found[-1] = Days(low, max(high, each.high), first, max(end, each.end))
         else:
             found.append(each)
     return found
 
 
+def _is_within(some: Days, others: Days) -> bool:
+    is_wider = others.low <= some.low and some.high <= others.high
+    return some != others and is_wider and others.first <= some.first and some.end <= others.end
+
+
 def _meet(some: Days, others: Days) -> bool:
-    return some.bucket == others.bucket and some.first < others.end and others.first < some.end
+    of_same_sites = some.low < others.high and others.low < some.high
+    return of_same_sites and some.first < others.end and others.first < some.end
+
+
+def _width_of(spark: SparkSession, table: Table) -> int:
+    """Say how many buckets the table has in a partition."""
+    widths = (_width(field) for field in Iceberg(spark).load(table).spec().fields())
+    return next((width for width in widths if width is not None), SITE_BUCKETS)
+
+
+def _width(field: Any) -> int | None:
+    """Read how many values a field of a partition spec puts together; None where it does not."""
+    kind, _, width = str(field.transform()).removesuffix("]").partition("[")
+    return int(width) if kind == "truncate" else None
 
 
 def _dated(table: Table) -> str:
@@ -144,6 +204,8 @@ def _midnight(day: int, table: Table) -> Column:
     return instant.cast("date") if is_day else instant
 
 
-def _partition(transform: str) -> Column:
+def _partition(transform: str, width: int) -> Column:
     kind, name = parsed(transform)
+    if kind == "truncate":
+        return f.col(name) - f.pmod(f.col(name), f.lit(width))
     return {"days": f.to_date, "years": f.year, "": f.col}[kind](name)

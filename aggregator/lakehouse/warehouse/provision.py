@@ -100,8 +100,11 @@ class TableUpgrade:
 
 
 def _parts(spec: Any, schema: Any) -> dict[tuple[str, str], Any]:
-    """Give the fields of a partition spec by column and transform."""
-    return {(schema.findColumnName(each.sourceId()), str(each.transform())): each for each in spec.fields()}
+    """Give the fields of a partition spec by column and transform, however many values that puts together."""
+    return {
+        (schema.findColumnName(each.sourceId()), str(each.transform()).partition("[")[0]): each
+        for each in spec.fields()
+    }
 
 
 _PROPERTIES = {

@@ -22,6 +22,7 @@ from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import LastUpkeep, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.jvm import java_class
+from aggregator.lakehouse.warehouse.layout import divide_more
 from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.instants import DAY, SECOND
 
@@ -48,16 +49,32 @@ class TableUpkeep:
         """
         rewrite = self._actions().rewriteDataFiles(self._loaded())
         rewrite = rewrite.sort() if self._table.sorted_by else rewrite.binPack()
-        rewrite = rewrite.option("min-input-files", _MANY_FILES).option("target-file-size-bytes", _FILE_BYTES)
-        if self._table.follows is not None:
-            rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)
+        finished = self._class("expressions.Expressions").alwaysTrue()
         if self._table.follows == "day" and known_through:
             today = datetime.fromtimestamp((known_through - 1) // SECOND, tz=UTC).date()
-            rewrite = rewrite.filter(self._class("expressions.Expressions").lessThan("day", str(today)))
+            finished = self._class("expressions.Expressions").lessThan("day", str(today))
+            rewrite = rewrite.filter(finished)
+        if self._table.follows is not None:
+            rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)
+            # Few times in the life of a fleet: as often as it becomes four times as many sites.
+            rewrite = rewrite.option("rewrite-all", str(self._is_divided_otherwise(finished)).lower())
+        rewrite = rewrite.option("min-input-files", _MANY_FILES).option("target-file-size-bytes", _FILE_BYTES)
         for name, value in self._properties.items():
             rewrite = rewrite.snapshotProperty(name, value)
         result = rewrite.execute()
         return int(result.rewrittenDataFilesCount()), int(result.addedDataFilesCount())
+
+    def _is_divided_otherwise(self, finished: Any) -> bool:
+        """Tell whether any file is partitioned as it was when there were fewer sites."""
+        loaded = self._loaded()
+        spec, snapshot = loaded.spec().specId(), loaded.currentSnapshot()
+        if snapshot is None or all(each.partitionSpecId() == spec for each in snapshot.dataManifests(loaded.io())):
+            return False
+        files = loaded.newScan().filter(finished).planFiles()
+        try:
+            return any(task.file().specId() != spec for task in files.iterator())
+        finally:
+            files.close()
 
     def forget(self, column: str, midnight: int) -> int:
         """Remove the rows whose ``column`` lies before ``midnight`` (microseconds): whole days, so no file is written.
@@ -171,6 +188,7 @@ def maintain(
     tables = {
         table.name: TableUpkeep(spark, table, commits.properties(spark, stands.get(table.name))) for table in TABLES
     }
+    divide_more(spark)
     compacted = compacted_to = 0
     for name, table in tables.items():
         before, after = table.compact(stands[name].known_through if name in stands else 0)

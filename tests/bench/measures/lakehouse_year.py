@@ -26,7 +26,6 @@ from aggregator.lakehouse.tables.schemas import (
     POSITIONS,
     SENDER_INTERVALS,
     SITE_AVAILABILITY_HOURLY,
-    SITE_BUCKETS,
     Table,
 )
 from aggregator.lakehouse.warehouse.provision import prepare
@@ -41,12 +40,14 @@ from tests.support.lakehouse.quick_runs import FileCounts, QuickRuns
 RUNS_EVERY = 5 * MINUTE
 RUNS_A_DAY = DAY // RUNS_EVERY
 WHOLE_DAYS, YEAR = 3, 365
+PARTITIONS = 16
+"""Of the derived tables of a hundred sites, or two."""
 RUNS_A_SHORT_DAY = 7
 WRITTEN = {
     ADVISORIES: "a file more: also watermarks, registrations",
     POLICY: "its position alone: also quarantine, sender_maintenance_days",
-    SENDER_INTERVALS: "what goes on anew, and what ended, by bucket of sites",
-    SITE_AVAILABILITY_HOURLY: "today anew, by bucket: also daily, coverage, days of senders",
+    SENDER_INTERVALS: "what goes on anew, and what ended, by partition of sites",
+    SITE_AVAILABILITY_HOURLY: "today anew, by partition: also daily, coverage, days of senders",
     POSITIONS: "all of it anew: also regions, the fleet, continuations",
 }
 """A table of each way in which a run writes, and what it takes of a run."""
@@ -95,7 +96,7 @@ class Year:
         settings = settings_for(directory)
         self.settings: LakehouseSettings = settings.lakehouse
         self.directory = directory
-        self._runs = QuickRuns(_prepared(settings), directory, tuple(WRITTEN), SITE_BUCKETS)
+        self._runs = QuickRuns(_prepared(settings), directory, tuple(WRITTEN), PARTITIONS)
         self._clock = Clock(self.settings.keep_snapshots)
         self.counts: dict[Table, list[Count]] = {table: [] for table in WRITTEN}
         self.upkeep_count = 0
@@ -138,9 +139,9 @@ class Year:
         wanted = (
             run_count,
             run_count,
-            day_count * SITE_BUCKETS,
-            run_count * SITE_BUCKETS,
-            (run_count + 1) * SITE_BUCKETS,
+            day_count * PARTITIONS,
+            run_count * PARTITIONS,
+            (run_count + 1) * PARTITIONS,
         )
         if (senders, distinct, hours, ended, going_on) != wanted or not self._runs.stand_there():
             raise RecordsLost(f"{(senders, distinct, hours, ended, going_on)}, and {wanted} were written")

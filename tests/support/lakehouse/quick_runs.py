@@ -27,11 +27,12 @@ from aggregator.lakehouse.tables.schemas import (
     REGISTRATIONS,
     SENDER_INTERVALS,
     SENDER_MAINTENANCE_DAYS,
+    SITE_BUCKETS,
     SITE_COVERAGE_DAILY,
     TABLES,
     Table,
 )
-from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse import commits, layout
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from shared.instants import SECOND
 
@@ -51,13 +52,14 @@ class FileCounts(NamedTuple):
 
 
 class QuickRuns:
-    """A warehouse whose ``tables`` are written by one run after the other, for sites in so many ``buckets``."""
+    """A warehouse whose ``tables`` are written by one run after the other, for sites in so many ``partitions``."""
 
     def __init__(
-        self, spark: SparkSession, warehouse: Path, tables: Sequence[Table] = (APPENDED, REPLACED), buckets: int = 1
+        self, spark: SparkSession, warehouse: Path, tables: Sequence[Table] = (APPENDED, REPLACED), partitions: int = 1
     ) -> None:
         self.spark = spark
-        self._warehouse, self._tables, self._buckets = warehouse, tables, buckets
+        self._warehouse, self._tables, self._width = warehouse, tables, SITE_BUCKETS // partitions
+        layout.divide(spark, partitions**2)
         self._packages: Any = spark._jvm.org.apache.iceberg  # type: ignore[union-attr]
         self._iceberg = Iceberg(spark)
         self._fields: dict[str, dict[str, pa.Field]] = {}
@@ -140,8 +142,9 @@ class QuickRuns:
             yield {}, ""
             return
         today = self._noon.date()
-        for bucket in range(self._buckets):
-            within = f"site_bucket={bucket}"
+        *_, field = self._iceberg.load(table).spec().fields()
+        for bucket in range(0, SITE_BUCKETS, self._width):
+            within = f"{field.name()}={bucket}"
             of: dict[str, object] = {"site_bucket": bucket}
             if table is SENDER_INTERVALS:
                 yield of, f"ended_at_year={_NO_YEAR}/{within}"
