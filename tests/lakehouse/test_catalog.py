@@ -96,6 +96,9 @@ def test_tables_explain_themselves_and_are_made_once(prepared: SparkSession, tmp
     for table in (*TABLES, *VIEWS):
         columns = [(column.name, column.comment) for column in table.columns]
         assert described(prepared, table) == (table.comment, columns), table.name
+    for view, query in spark_queries():
+        of_query = [(column.name, column.dataType) for column in prepared.sql(query).schema]
+        assert of_query == [(column.name, column.dataType) for column in prepared.table(view.identifier).schema]
     copied = dict.fromkeys((f"write.{what}.mode" for what in ("delete", "update", "merge")), "copy-on-write")
     with open_tables(tmp_path) as tables:
         for table in TABLES:

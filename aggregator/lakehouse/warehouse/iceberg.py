@@ -50,6 +50,18 @@ class Iceberg:
             {**properties, **distribution, "comment": table.comment}
         ).create()
 
+    def put_view(self, view: Table, query: str, properties: Mapping[str, str]) -> None:
+        """Make a view as ``CREATE OR REPLACE VIEW`` would, whose columns are those of ``query`` in name and type.
+
+        Spark would take each query apart first, with those of the views that it asks: that takes as long as it starts.
+        """
+        identifier = self._identifier(view.name)
+        names = ",".join(view.column_names)
+        builder = self._catalog.buildView(identifier).withSchema(self.schema(view)).withQuery("spark", query)
+        builder.withDefaultNamespace(identifier.namespace()).withProperties(
+            {**properties, "comment": view.comment, "spark.query-column-names": names}
+        ).createOrReplace()
+
     def schema(self, table: Table) -> Any:
         """Give the columns that ``table`` is to have as Iceberg's own Schema."""
         columns = ", ".join(f"`{name}` {type_} COMMENT {quoted(comment)}" for name, type_, comment in table.columns)

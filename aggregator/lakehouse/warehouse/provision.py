@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.tables.view_sql import spark_queries
-from aggregator.lakehouse.warehouse.iceberg import Iceberg, quoted
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from aggregator.lakehouse.warehouse.jvm import java_class
 from shared.blake2 import blake2b
 
@@ -144,11 +144,7 @@ def prepare(spark: SparkSession) -> None:
         digest = _digest(repr((view, query)))
         if view.name in present and iceberg.view_property(view, _VIEW_DEFINITION) == digest:
             continue
-        comments = ", ".join(f"{column.name} COMMENT {quoted(column.comment)}" for column in view.columns)
-        spark.sql(
-            f"CREATE OR REPLACE VIEW {view.identifier} ({comments}) COMMENT {quoted(view.comment)}"
-            f" TBLPROPERTIES ('{_VIEW_DEFINITION}' = '{digest}') AS {query}"
-        )
+        iceberg.put_view(view, query, {_VIEW_DEFINITION: digest})
     if not is_of_this_version:
         # Last: it says that everything else is done.
         iceberg.load(POSITIONS).updateProperties().set(DEFINITION, definition()).commit()
