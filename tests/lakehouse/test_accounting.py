@@ -20,7 +20,6 @@ from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenanc
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
-from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.lakehouse.drawn_histories import drawn
 from tests.support.lakehouse.random_fleet import (
@@ -81,15 +80,14 @@ class Derived:
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).localCheckpoint()
-        by_day = coverage.coverage_windows(covered, DAY_US, begins, through).localCheckpoint()
-        by_hour = coverage.coverage_windows(covered, HOUR_US, begins, through)
+        by_day = coverage.coverage_windows(covered, DAY, begins, through).localCheckpoint()
         lives = availability.spans_since(self.intervals, begins, through)
         self.spans = planned.cut_spans(lives)
         self.maintenance_days = planned.sender_days(lives)
         self.coverage_daily = coverage.site_coverage_daily(by_day)
         self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).localCheckpoint()
         self.hours = availability.site_availability_hourly(
-            self.spans, self.exceptions, (by_day, by_hour), through, interval
+            self.spans, self.exceptions, by_day, through, interval
         ).localCheckpoint()
         self.days = availability.site_availability_daily(
             self.spans, self.exceptions, by_day, through, interval

@@ -7,7 +7,7 @@ interval at most. So the cost follows events. An outage is counted in the window
 maintenance.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -75,12 +75,16 @@ def sender_day_exceptions(
             f.lit(None).cast("bigint").alias("before_at"),
         )
     )
-    pieces = partial_pieces(spans, DAY_US, known_through).unionByName(whole)
-    times = (
-        _observed(pieces.withColumn("cut_hours", _cut_hours(known_through)), coverage_by_day, DAY_US, "cut_hours")
-        .groupBy(*SENDER, "window_at")
-        .agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
-    )
+
+    def observed(pieces: DataFrame) -> DataFrame:
+        return _observed(
+            pieces.withColumn("cut_hours", _cut_hours(known_through)), coverage_by_day, DAY_US, "cut_hours"
+        )
+
+    partial = observed(partial_pieces(spans, DAY_US, known_through))
+    summed = partial.groupBy(*SENDER, "window_at").agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
+    # What fills a day has nothing beside it to be summed up with: who is gone for years has many such days.
+    times = summed.unionByName(observed(whole).select(*SENDER, "window_at", *_sums(_alone), "cut_hours"))
     window_us = window_length(f.col("window_at"), DAY_US, known_through)
     return times.select(
         f.to_date(f.timestamp_micros("window_at")).alias("day"),
@@ -102,17 +106,16 @@ def sender_day_exceptions(
 def site_availability_hourly(
     spans: DataFrame,
     exceptions: DataFrame,
-    coverage: tuple[DataFrame, DataFrame],
+    coverage_by_day: DataFrame,
     known_through: int,
     interval: int,
 ) -> DataFrame:
     """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds.
 
-    ``exceptions`` has the rows of ``sender_day_exceptions``, ``coverage`` the windows by day and by hour.
+    ``exceptions`` has the rows of ``sender_day_exceptions``.
     """
-    by_day, by_hour = coverage
-    whole = _whole_windows(spans, by_hour, HOUR_US, known_through)
-    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), by_day, HOUR_US)
+    whole = _whole_windows(spans, coverage_by_day, HOUR_US, known_through)
+    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), coverage_by_day, HOUR_US)
     partial = pieces.groupBy("region", "site", "window_at").agg(*_sums())
     together = whole.unionByName(partial, allowMissingColumns=True).unionByName(
         _senders_of_cut_hours(exceptions), allowMissingColumns=True
@@ -195,24 +198,38 @@ def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
     return by_day.select("region", "site", f.inline(hours)).where("sender_count > 0")
 
 
-def _whole_windows(spans: DataFrame, coverage: DataFrame, unit: int, known_through: int) -> DataFrame:
+def _whole_windows(spans: DataFrame, coverage_by_day: DataFrame, unit: int, known_through: int) -> DataFrame:
     """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
-    counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through)
-    known = coverage.select(*BLOCK, "window_at", "known_us", "maintenance_us")
-    window_us = window_length(f.col("window_at"), unit, known_through)
-    count, state = f.col("whole_count"), f.col("state")
-    known_us, planned_us = (f.coalesce(name, f.lit(0)) for name in ("known_us", "maintenance_us"))
-    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(count * known_us)
-    planned = count * f.when(state == MAINTENANCE, window_us).otherwise(planned_us)
-    lived = count * window_us
-    return (
-        counts.join(known, [*BLOCK, "window_at"], "left")
-        .groupBy("region", "site", "window_at")
-        .agg(
-            f.sum("whole_count").alias("sender_count"),
-            *_states(observed, planned, lived),
-            *_outages(f.col("whole_count"), planned_us < window_us),
-        )
+    window_at, count = f.col("window_at"), f.col("whole_count")
+    counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through).select(
+        *BLOCK,
+        "state",
+        "window_at",
+        "whole_count",
+        window_at.alias("started_at"),
+        (window_at + window_length(window_at, unit, known_through)).alias("ended_at"),
+    )
+    windows = _with_coverage(counts, coverage_by_day, unit)
+    length = f.col("ended_at") - f.col("started_at")
+    known_us, planned_us = (
+        _known_and_planned(length) if unit != DAY_US else (f.col("known_us"), f.col("maintenance_us"))
+    )
+    timed = windows.select(
+        *BLOCK,
+        "state",
+        "window_at",
+        "whole_count",
+        length.alias("length"),
+        f.coalesce(known_us, f.lit(0)).alias("each_known_us"),
+        f.coalesce(planned_us, f.lit(0)).alias("each_planned_us"),
+    )
+    state, lived, planned_us = f.col("state"), count * f.col("length"), f.col("each_planned_us")
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(count * f.col("each_known_us"))
+    planned = f.when(state == MAINTENANCE, lived).otherwise(count * planned_us)
+    return timed.groupBy("region", "site", "window_at").agg(
+        f.sum("whole_count").alias("sender_count"),
+        *_states(observed, planned, lived),
+        *_outages(count, planned_us < f.col("length")),
     )
 
 
@@ -222,27 +239,34 @@ def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int, *kept: s
     Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
     The columns ``kept`` stay.
     """
+    length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
+    known_us, planned_us = _known_and_planned(length)
+    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(known_us)
+    planned = f.when(state == MAINTENANCE, length).otherwise(planned_us)
+    is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
+    return _with_coverage(pieces, coverage_by_day, unit).select(
+        *SENDER,
+        "state",
+        "window_at",
+        observed.alias("observed_us"),
+        planned.alias("planned_us"),
+        length.alias("piece_us"),
+        is_first.alias("is_first"),
+        *kept,
+    )
+
+
+def _with_coverage(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataFrame:
+    """Add what is known of the day of each piece."""
     day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
     sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
     known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
-    length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
-    observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(_overlap("known_us", "known_spans", length))
-    planned = f.when(state == MAINTENANCE, length).otherwise(_overlap("maintenance_us", "maintenance_spans", length))
-    is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
-    return (
-        pieces.withColumn("day_at", day_at)
-        .join(known, [*BLOCK, "day_at"], "left")
-        .select(
-            *SENDER,
-            "state",
-            "window_at",
-            observed.alias("observed_us"),
-            planned.alias("planned_us"),
-            length.alias("piece_us"),
-            is_first.alias("is_first"),
-            *kept,
-        )
-    )
+    return pieces.withColumn("day_at", day_at).join(known, [*BLOCK, "day_at"], "left")
+
+
+def _known_and_planned(length: Column) -> tuple[Column, Column]:
+    """Say how much of a piece of such a length was observed, and how much of it lies in maintenance."""
+    return _overlap("known_us", "known_spans", length), _overlap("maintenance_us", "maintenance_spans", length)
 
 
 def _overlap(total: str, spans: str, length: Column) -> Column:
@@ -261,21 +285,26 @@ def _overlap(total: str, spans: str, length: Column) -> Column:
     )
 
 
-def _sums() -> list[Column]:
+def _alone(amount: Column) -> Column:
+    """Stand for the sum of a row that is summed up with no other."""
+    return amount.cast("bigint")
+
+
+def _sums(summed: Callable[[Column], Column] = f.sum) -> list[Column]:
     outside = f.col("is_first") & (f.col("planned_us") < f.col("piece_us"))
-    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"))
-    return [*times, *_outages(f.lit(1), outside)]
+    times = _states(f.col("observed_us"), f.col("planned_us"), f.col("piece_us"), summed)
+    return [*times, *_outages(f.lit(1), outside, summed)]
 
 
-def _outages(count: Column, counts: Column) -> list[Column]:
+def _outages(count: Column, counts: Column, summed: Callable[[Column], Column] = f.sum) -> list[Column]:
     """Sum outages where they count, and those of them that an agent noticed by silence.
 
     The others are as exact as their source.
     """
     down = (f.col("state") == DOWN) & counts
     return [
-        f.sum(f.when(down, count).otherwise(0)).alias("outage_count"),
-        f.sum(f.when(down & ~_is_imported(), count).otherwise(0)).alias("noticed_count"),
+        summed(f.when(down, count).otherwise(0)).alias("outage_count"),
+        summed(f.when(down & ~_is_imported(), count).otherwise(0)).alias("noticed_count"),
     ]
 
 
@@ -283,14 +312,16 @@ def _is_imported() -> Column:
     return f.startswith("block", f.lit(BLOCK_PREFIX))
 
 
-def _states(observed: Column, planned: Column, lived: Column) -> list[Column]:
+def _states(
+    observed: Column, planned: Column, lived: Column, summed: Callable[[Column], Column] = f.sum
+) -> list[Column]:
     """Sum what was observed by state, what is maintenance, and what is neither."""
     return [
-        f.sum(f.when(f.col("state") == UP, observed).otherwise(0)).alias("up_us"),
-        f.sum(f.when(f.col("state") == DOWN, observed).otherwise(0)).alias("down_us"),
-        f.sum(lived - observed - planned).alias("unknown_us"),
-        f.sum(planned).alias("maintenance_us"),
-        f.sum(lived).alias("lived_us"),
+        summed(f.when(f.col("state") == UP, observed).otherwise(0)).alias("up_us"),
+        summed(f.when(f.col("state") == DOWN, observed).otherwise(0)).alias("down_us"),
+        summed(lived - observed - planned).alias("unknown_us"),
+        summed(planned).alias("maintenance_us"),
+        summed(lived).alias("lived_us"),
     ]
 
 
@@ -314,10 +345,10 @@ def _published(windows: DataFrame, unit: int, known_through: int, interval: int)
         "sender_count",
         window_us.alias("window_us"),
         *(f.col(name).cast(_SUM).alias(name) for name in _KNOWN_TIMES),
-        (f.col("sender_count").cast(_SUM) * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
+        (f.col("sender_count") * window_us - f.col("lived_us")).cast(_SUM).alias("absent_us"),
         "outage_count",
         (window_us == unit).alias("complete"),
-        (f.lit(2 * interval).cast(_SUM) * f.col("noticed_count")).cast(_SUM).alias("error_bound_us"),
+        (f.lit(2 * interval).cast("bigint") * f.col("noticed_count")).cast(_SUM).alias("error_bound_us"),
         site_bucket().alias("site_bucket"),
     )
     published = complete.select("*", *_ratios())

@@ -165,8 +165,6 @@ class Derivation:
         day_count, span_count = held["days"], held["spans"] or 0
         fit_windows(self._spark, day_count * DAY_US // HOUR_US)
         by_day = joined_as(by_day, day_count + span_count)
-        by_hour = coverage.coverage_windows(covered, HOUR_US, begins, known_through)
-        by_hour = joined_as(by_hour, day_count * DAY_US // HOUR_US + span_count)
         interval_rows = looked_at_again(availability.spans_since(intervals, begins, known_through))
         spans = maintenance.cut_spans(interval_rows)
 
@@ -187,7 +185,7 @@ class Derivation:
             spans, days_cut, by_day, known_through, interval
         ).localCheckpoint()
         site_hours = availability.site_availability_hourly(
-            spans, days_cut, (by_day, by_hour), known_through, interval
+            spans, days_cut, by_day, known_through, interval
         ).localCheckpoint()
         check(spans, days_cut, site_days, site_hours, known_through)
         write(site_hours, SITE_AVAILABILITY_HOURLY)
