@@ -32,6 +32,7 @@ Limit = Annotated[int, Meta(ge=1, le=1_000)]
 """So many rows are asked for at once."""
 Place = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number that SQLite can hold."""
+Name = Annotated[str, Meta(min_length=1)]
 Search = Annotated[str, Meta(max_length=1_000)]
 """Part of a name; SQLite looks for no text of any length."""
 
@@ -76,10 +77,10 @@ class SenderQuery(msgspec.Struct, forbid_unknown_fields=True):
 class StoryQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Which sender."""
 
-    region: str
-    site: str
-    block: str
-    sender: str
+    region: Name
+    site: Name
+    block: Name
+    sender: Name
 
 
 class AdvisoryQuery(msgspec.Struct, forbid_unknown_fields=True):

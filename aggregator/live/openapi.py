@@ -98,8 +98,11 @@ def _query_parameters(query: type[msgspec.Struct] | None) -> list[dict[str, Any]
     if query is None:
         return []
     _, components = msgspec.json.schema_components([query], ref_template="#/components/schemas/{name}")
-    properties = components[query.__name__]["properties"]
+    described = components[query.__name__]
+    required = set(described.get("required", ()))
     # An empty one counts as one that is not there.
     return [
-        {"name": name, "in": "query", "schema": schema, "allowEmptyValue": True} for name, schema in properties.items()
+        {"name": name, "in": "query", "schema": schema}
+        | ({"required": True} if name in required else {"allowEmptyValue": True})
+        for name, schema in described["properties"].items()
     ]
