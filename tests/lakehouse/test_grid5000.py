@@ -4,9 +4,11 @@ The Grid'5000 availability trace (Failure Trace Archive, g5k06) is not part of t
 it either, these tests are skipped. docs/explanation/exactness.md says what is compared.
 """
 
+import asyncio
 import lzma
 import os
 import re
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyspark.sql import functions as f
 
 from aggregator.demo.comparison import Figures, Interval, Rules, judge
 from aggregator.demo.spans import total
+from aggregator.fleet.agreement import compare
 from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
@@ -25,8 +28,9 @@ from aggregator.lakehouse.imports.rows import RowReader
 from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.imports.taking import staged_intervals
+from aggregator.lakehouse.query.engine import open_tables
 from edge_agent.core.policy import Policy
-from edge_agent.core.records import Emitter
+from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.history import HistorySettings, SiteHistory
@@ -36,8 +40,10 @@ from shared.instants import DAY, HOUR, MINUTE, SECOND, parse_instant
 from shared.subjects import RecordType
 from shared.truth import Truth, TruthHeader, UpInterval
 from shared.wire import Advisory, decode_advisory
-from tests.lakehouse.conftest import say
+from tests.lakehouse.conftest import Lakehouse, say
+from tests.lakehouse.test_agreement import caught_up
 from tests.support.documents.documents import EXACTNESS
+from tests.support.lakehouse.hub import Message
 
 DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
 TRACE = DIRECTORY / "event_trace.tab.xz"
@@ -55,6 +61,7 @@ READ_AT = parse_instant("2026-01-01T00:00:00Z")
 MONTH = parse_instant("2006-06-01T00:00:00Z"), 30 * DAY
 REPLAYED = ("site2", "site5", "site6", "site7")
 """Sites of a month that are played: some of them, for these tests are to be quick."""
+AGREED = REPLAYED[:2]
 INTERVAL, STALE_AFTER = 5 * MINUTE, 12 * MINUTE
 
 pytestmark = pytest.mark.skipif(
@@ -230,6 +237,25 @@ def test_a_month_of_it_replayed_is_within_the_bound_of_the_truth_for_every_sende
     assert [verdict for verdict in verdicts if verdict.beyond or verdict.accused or verdict.unmet] == []
 
 
+def test_live_and_tables_agree_on_every_sender_of_a_month_of_it_that_is_played_now(lakehouse: Lakehouse) -> None:
+    up_spans = read_up_spans()
+    # As if it had just been: the hub takes nothing that is many years old.
+    started_at = time.time_ns() // 1_000 - MONTH[1] - DAY
+    rows: list[OutboxRow] = []
+    for site in AGREED:
+        settings = FleetSettings(site=site, sender_count=1, registration_interval=INTERVAL)
+        rows += played(Fleet(settings, lifetimes(up_spans[site], *MONTH)), site, started_at)
+    last = lakehouse.hub.publish(Message(row.subject, row.payload) for row in rows)
+    bodies = (decode_advisory(row.payload) for row in rows if RecordType.ADVISORY in row.subject.split("."))
+    told = {(body.replicator, body.value) for body in bodies}
+    lakehouse.roll_up()
+    asyncio.run(caught_up(lakehouse, last))
+    with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:
+        found = asyncio.run(compare(lakehouse.settings, tables, say))
+    assert str(found) == f"agree {len(told)}, contradict 0, only live 0, only tables 0", found.differences
+    assert (found.service_sequence, found.is_service_same) == (last, True)
+
+
 def read_up_spans() -> dict[str, dict[str, list[tuple[int, int]]]]:
     """Read who was up when in the month, by site, as the export of imported intervals would give it."""
     source = SourceFile(TRACE, MAPPING)
@@ -266,9 +292,8 @@ def truth_of(trace: dict[str, Node]) -> Truth:
     return Truth(header, ends, up)
 
 
-def replayed(fleet: Fleet, site: str) -> dict[str, list[Interval]]:
-    """Let an agent's tracker see the fleet for the month, and give each sender's intervals as it tells them."""
-    started_at, duration = MONTH
+def played(fleet: Fleet, site: str, started_at: int) -> Iterator[OutboxRow]:
+    """Let an agent's tracker see the fleet for a month, and give the records of what it tells of it."""
     settings = HistorySettings(
         emitter=Emitter(BlockId("eu", site, "nodes"), "a", "boot", "0", "sender", bytes(32)),
         policy=Policy(sample_interval=90 * DAY, stale_after=STALE_AFTER, retire_after=DAY, blind_after=3 * MINUTE),
@@ -277,13 +302,19 @@ def replayed(fleet: Fleet, site: str) -> dict[str, list[Interval]]:
         watermark_interval=HOUR,
     )
     history = SiteHistory(fleet, settings, RegistrationBodies(SizeRange(3_000, 3_000)), [])
+    for end in range(HOUR, MONTH[1] + 1, HOUR):
+        yield from (row for row in history.advance_to(end) if RecordType.REGISTRATION not in row.subject.split("."))
+
+
+def replayed(fleet: Fleet, site: str) -> dict[str, list[Interval]]:
+    """Play a fleet, and give each sender's intervals as its agent tells them."""
+    started_at, duration = MONTH
     said: dict[str, list[Advisory]] = defaultdict(list)
-    for end in range(HOUR, duration + 1, HOUR):
-        for row in history.advance_to(end):
-            if RecordType.ADVISORY in row.subject.split("."):
-                advisory = decode_advisory(row.payload)
-                assert isinstance(advisory, Advisory)
-                said[advisory.value].append(advisory)
+    for row in played(fleet, site, started_at):
+        if RecordType.ADVISORY in row.subject.split("."):
+            advisory = decode_advisory(row.payload)
+            assert isinstance(advisory, Advisory)
+            said[advisory.value].append(advisory)
     return {sender: list(intervals_of(advisories, started_at + duration)) for sender, advisories in said.items()}
 
 
