@@ -39,6 +39,8 @@ rm -rf site/pyarrow/include site/pyarrow/src site/pyarrow/tests site/pandas/test
 find . \( -name '*.py[ixcd]' -o -name '*.pxd' -o -name '*.[ach]' -o -name py.typed -o -name __pycache__ \) -prune -exec rm -rf {} +
 find . -path '*.dist-info/*' -type f -not -name METADATA -not -name entry_points.txt -not -path '*/licenses/*' \
     -not -iname 'licen[cs]e*' -delete
+# For Windows, and for clusters of Spark's own.
+[[ ! -d spark ]] || rm -rf spark/pyspark/bin/{*.cmd,docker-image-tool.sh}
 find . -name '*.so*' -exec strip --strip-unneeded {} +
 cd - >/dev/null
 

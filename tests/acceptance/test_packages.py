@@ -1,7 +1,6 @@
 """The packages, as whoever installs them meets them: on a machine that has nothing of Muster but the package."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ import pytest
 from aggregator.config import LiveSettings
 from aggregator.topology.settings import RenderSettings
 from edge_agent.config.agent import MonitorSettings
+from tests.support.distributions import DISTRIBUTIONS, EL7, needs_dnf, resolves
 from tests.support.machine import needs_machines
 from tests.support.package_host import (
     ALL_ARE_NEW,
@@ -33,10 +33,6 @@ from tests.support.package_host import (
 needs_rpm = pytest.mark.skipif(
     any(shutil.which(tool) is None for tool in ("rpmbuild", "rpmlint", "strip")),
     reason="needs rpmbuild, rpmlint and strip (apt-get install rpm rpmlint binutils)",
-)
-needs_dnf = pytest.mark.skipif(
-    os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("dnf", "createrepo_c")),
-    reason="needs root, dnf and createrepo_c (apt-get install dnf createrepo-c)",
 )
 pytestmark = [needs_rpm]
 
@@ -118,59 +114,16 @@ def test_firewalld_is_offered_the_ports_of_the_defaults() -> None:
     }
 
 
-# What the distributions have, as far as the package asks for it: glibc by version, and which Python there is.
-DISTRIBUTIONS = {
-    "el8": ((2, 28), ["3.6", "3.12"]),
-    "el9": ((2, 34), ["3.9", "3.12", "3.14"]),
-    "el10": ((2, 39), ["3.12", "3.14"]),
-}
-EL7 = ((2, 17), ["2.7", "3.6"])
-
-
-def resolves(rpm: Path, directory: Path, glibc: tuple[int, int], pythons: list[str]) -> tuple[bool, str]:
-    """Let dnf say whether a host with these can install the package; the rest of the host are empty packages."""
-    symbols = {"2.2.5", "2.3", "2.3.2", "2.3.3", "2.3.4", *(f"2.{minor}" for minor in range(4, glibc[1] + 1))}
-    libraries = ("libc.so.6", "libm.so.6", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "libdl.so.2")
-    provides = [f"{name}({part})(64bit)" for name in libraries for part in ("", *(f"GLIBC_{each}" for each in symbols))]
-    packages = {
-        "glibc": [*provides, "rtld(GNU_HASH)"],
-        "host": ["/bin/sh", "systemd", "shadow-utils"],
-        **{f"python{version}": [f"python(abi) = {version}"] for version in pythons},
-    }
-    repository = directory / "repository"
-    repository.mkdir()
-    for name, offered in packages.items():
-        spec = directory / f"{name}.spec"
-        lines = [f"Name: {name}", "Version: 1", "Release: 1", "Summary: stub", "License: none"]
-        spec.write_text("\n".join([*lines, *(f"Provides: {each}" for each in offered), "%description", "%files", ""]))
-        said_by(
-            "rpmbuild", "--quiet", "-bb", "--define", f"_topdir {directory}", "--define", f"_rpmdir {repository}", spec
-        )
-    shutil.copy(rpm, repository)
-    said_by("createrepo_c", "--quiet", repository)
-    ended = subprocess.run(
-        [
-            *("dnf", "--quiet", "--assumeyes", f"--installroot={directory / 'root'}", "--releasever=1"),
-            *("--setopt=reposdir=/nowhere", "--setopt=tsflags=test", f"--repofrompath=stubs,file://{repository}"),
-            *("--repo=stubs", "--nogpgcheck", "install", "muster-agent"),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return ended.returncode == 0, ended.stdout + ended.stderr
-
-
 @needs_dnf
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_dnf_finds_what_it_needs_on(name: str, rpm: Path, tmp_path: Path) -> None:
-    found, said = resolves(rpm, tmp_path, *DISTRIBUTIONS[name])
+    found, said = resolves([rpm], tmp_path, DISTRIBUTIONS[name])
     assert found, said
 
 
 @needs_dnf
 def test_el7_is_refused(rpm: Path, tmp_path: Path) -> None:
-    found, said = resolves(rpm, tmp_path, *EL7)
+    found, said = resolves([rpm], tmp_path, EL7)
     assert not found
     assert "python(abi)" in said
 
