@@ -50,11 +50,12 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
     if any(path.parts[0] == KEYS for path in written):
         echo(f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers")
         authority = f" and {directory / KEYS / AUTHORITY}" if topology.render.encrypt else ""
+        made = {str(path) for path in written}
         for site in topology.sites:
             parts = {f"{site.name}/{CONFIG}": f"{directory / site.name}/* to its server"}
             for user in ("agent", "nodes"):
                 key = f"{KEYS}/{site.name}-{user}.nk"
                 parts[key] = f"{directory / key}{authority} to its {user}"
-            given = [to for file, to in parts.items() if Path(file) in written]
+            given = [to for file, to in parts.items() if file in made]
             if given:
                 echo(f"for {site.name}: {'; '.join(given)}")
