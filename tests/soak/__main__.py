@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import click
@@ -196,7 +196,9 @@ async def _note(stage: Soak, growth: Growth) -> None:
         growth.note_process("relay", stage.relay.process.process.pid)
         growth.note_files("store of the relay", *stage.relay.store_path.parent.glob("agent.db*"))
         if stage.live_is_wanted:
-            growth.note_process("live service", stage.live.pid)
+            # Where it has ended by itself, it is started again, and that is told.
+            with suppress(RuntimeError):
+                growth.note_process("live service", stage.live.pid)
         growth.note_files("live.db", *stage.directory.glob("live.db*"))
         servers = {"hub": stage.servers.hub, **stage.servers.regions, "dub1": stage.sites["dub1"].site}
         for name, server in servers.items():

@@ -35,10 +35,11 @@ class Growth:
         """Note how many MB files take, all below a directory; ``counted``: how many there are, too."""
         sizes = []
         for path in paths:
-            for file in path.rglob("*") if path.is_dir() else [path]:
-                # It may go at any time.
+            # Files and directories may go at any time; walk() passes over directories that have.
+            found = (Path(place, file) for place, _, files in os.walk(path) for file in files)
+            for file in found if path.is_dir() else [path]:
                 with suppress(FileNotFoundError):
-                    sizes += [file.stat().st_size] if file.is_file() else []
+                    sizes.append(file.stat().st_size)
         self._note(f"{name}, MB", sum(sizes) / MEGABYTE)
         if counted:
             self._note(f"{name}, files", len(sizes))
