@@ -35,6 +35,7 @@ from tests.bench.measures import (
     stalled_link,
     steady,
     tracker_rules,
+    year,
 )
 from tests.bench.report import RecordsLost, Report, Table, render, write_json
 from tests.bench.stage import Options
@@ -54,6 +55,7 @@ MEASURES: dict[str, Measure] = {
     **accuracy.MEASURES,
     **backlog.MEASURES,
     **tracker_rules.MEASURES,
+    **year.MEASURES,
 }
 LAKEHOUSE: dict[str, Measure] = {
     **lakehouse_runs.MEASURES,
@@ -61,7 +63,7 @@ LAKEHOUSE: dict[str, Measure] = {
     **lakehouse_year.MEASURES,
     **lakehouse_import.MEASURES,
 }
-LONGER = ("pair", "accuracy", "probes", "live-100k", "live-10k")
+LONGER = ("pair", "accuracy", "probes", "live-100k", "live-10k", "year")
 """Spark's start, a pair's, real troubles and quiet would each take a third of what the quick run may take."""
 GROUPS = {"lakehouse": tuple(LAKEHOUSE)}
 ROOT = Path(__file__).resolve().parents[2]
