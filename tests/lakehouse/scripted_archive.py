@@ -76,8 +76,9 @@ class Archive:
         rollup.bring_up_to_date(self.spark, self.settings, self.position, full=full, progress=count)
 
     def maintain(self) -> None:
-        """Make one of any two files, and let go of every snapshot that no run goes on from."""
-        kept_up = msgspec.structs.replace(self.settings.lakehouse, keep_snapshots=Duration(0))
+        """Make one of any two files, fold watermarks, and let go of every snapshot that no run goes on from."""
+        behind = {"keep_snapshots": Duration(0), "fold_watermarks_after": Duration(1)}
+        kept_up = msgspec.structs.replace(self.settings.lakehouse, **behind)
         maintain(self.spark, kept_up, time.time_ns() // 1_000, say)
 
     def import_history(self, directory: Path, text: str) -> None:

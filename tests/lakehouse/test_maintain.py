@@ -206,7 +206,7 @@ def test_upkeep_follows_each_nth_run_and_a_command_asks_for_it(lakehouse: Lakeho
         f'spark_master = "local[2]"\n{spark_block()}'
     )
     asked = CliRunner().invoke(rollup.maintain, ["--config", str(config)])
-    said = "0 data files became 0; 0 rows, 0 snapshots and 1 orphaned files went\n"
+    said = "0 data files became 0; 0 watermarks, 0 other rows, 0 snapshots and 1 orphaned files went\n"
     assert (asked.exit_code, asked.stdout) == (0, said)
     assert (old.exists(), fresh.exists()) == (False, True)
     assert lakehouse.rows("SELECT sender_id FROM advisories ORDER BY 1") == [("n1",), ("n2",)]

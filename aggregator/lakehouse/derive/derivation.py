@@ -19,6 +19,7 @@ from aggregator.lakehouse.derive.believed_times import (
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.changed_windows import windows_begin
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
+from aggregator.lakehouse.derive.folded_watermarks import folded
 from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
 from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
@@ -97,7 +98,8 @@ class Derivation:
             self._spark.catalog.clearCache()
 
     def _in_full(self) -> None:
-        records, known_through = self._records, self._known_through
+        known_through = self._known_through
+        records = self._records._replace(watermarks=folded(self._records.watermarks, known_through).persist())
         nothing, pages = self._read(CONTINUATIONS).limit(0), watermark_coverage.ledger(records.advisories)
         doubts = watermark_coverage.doubts(records.watermarks, records.advisories, pages, nothing)
         self._write(

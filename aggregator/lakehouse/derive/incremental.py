@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from aggregator.archive.contests import Contest
 from aggregator.lakehouse.derive import changed_senders, contests, coverage, watermark_coverage
 from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
+from aggregator.lakehouse.derive.folded_watermarks import folded
 from aggregator.lakehouse.derive.intervals import BLOCK, SENDER
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
 
@@ -56,9 +57,12 @@ class IncrementalUpdate:
     def __init__(self, records: Records, before: Before, losses: Sequence[tuple[int, int]], known_through: int) -> None:
         self._all, self._before, self._losses, self._known_through = records, before, losses, known_through
         is_new = f.col("hub_sequence") > before.sequence
-        self._new = Records(*(rows.where(is_new) for rows in records))
+        advisories, watermarks = (rows.where(is_new) for rows in records)
+        self._new = Records(advisories, folded(watermarks, known_through).persist())
         # Of a clock ahead of the hub's: what these vouch for was cut, and goes on.
-        is_ahead = f.col("observed_through") > f.timestamp_micros(f.lit(before.known_through))
+        known_before = f.timestamp_micros(f.lit(before.known_through))
+        # Files of what the hub stored by then are left unread.
+        is_ahead = (f.col("archived_at") > known_before) & (f.col("observed_through") > known_before)
         self._ahead = records.watermarks.where(~is_new & is_ahead)
         self._going_on = before.intervals.where(changed_senders.goes_on() & f.col("advisory_kind").isNotNull())
         # Looked at more than once, as much as there is that is new; and what is kept is not planned again.
@@ -135,11 +139,9 @@ class IncrementalUpdate:
         def others(rows: DataFrame) -> DataFrame:
             return rows.join(of, [*BLOCK], "left_anti")
 
-        whole = (
-            others(some).unionByName(all_.join(of, [*BLOCK], "left_semi"))
-            for some, all_ in zip(records, self._all, strict=True)
-        )
-        return Records(*whole), others(before), others(said)
+        advisories, watermarks = (rows.join(of, [*BLOCK], "left_semi") for rows in self._all)
+        whole = zip(records, (advisories, folded(watermarks, self._known_through)), strict=True)
+        return Records(*(others(some).unionByName(all_) for some, all_ in whole)), others(before), others(said)
 
     def _to_recompute(self, contested: Collection[Contest]) -> DataFrame | None:
         """Give the senders to be read anew, None where there are none."""

@@ -3,8 +3,8 @@
 Rules. Compaction makes new snapshots, which are recorded as a whole run's before any other is let go: readers and the
 next rollup go by the recorded ones. What a reader may still be reading stays for ``keep_snapshots`` after it was
 replaced. Registrations and quarantined records older than ``expire_after`` go by whole days; no derived table is made
-of them, so a full computation gives the same as before. Advisories, watermarks and imports are never too old: all
-else is made of them.
+of them, so a full computation gives the same as before. So it does of watermarks that are folded after
+``fold_watermarks_after``. Advisories and imports are never too old: all else is made of them.
 """
 
 import json
@@ -16,8 +16,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import LakehouseSettings
+from aggregator.lakehouse.derive.folded_watermarks import fold
 from aggregator.lakehouse.tables.definition import Table
-from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, TABLES
+from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, TABLES, WATERMARKS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import LastUpkeep, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
@@ -152,18 +153,23 @@ Progress = Callable[[str], None]
 
 
 class Upkeep(msgspec.Struct, frozen=True):
-    """What was done: data files made fewer, from how many to how many; rows, snapshots and orphaned files that went."""
+    """What was done: data files made fewer, from how many to how many; rows, snapshots and orphaned files that went.
+
+    ``folded_rows``: watermarks whose time the next ones vouch for.
+    """
 
     compacted: int = 0
     compacted_to: int = 0
+    folded_rows: int = 0
     expired_rows: int = 0
     expired_snapshots: int = 0
     orphans: int = 0
 
     def __str__(self) -> str:
         return (
-            f"{self.compacted:,} data files became {self.compacted_to:,}; {self.expired_rows:,} rows,"
-            f" {self.expired_snapshots:,} snapshots and {self.orphans:,} orphaned files went"
+            f"{self.compacted:,} data files became {self.compacted_to:,}; {self.folded_rows:,} watermarks,"
+            f" {self.expired_rows:,} other rows, {self.expired_snapshots:,} snapshots and {self.orphans:,} orphaned"
+            " files went"
         )
 
 
@@ -189,7 +195,12 @@ def maintain(
         table.name: TableUpkeep(spark, table, commits.properties(spark, stands.get(table.name))) for table in TABLES
     }
     divide_more(spark)
-    compacted = compacted_to = 0
+    compacted = compacted_to = folded_rows = 0
+    behind = _expires_before(whole_run, settings.fold_watermarks_after)
+    if behind and WATERMARKS.name in stands:
+        # First: what it writes is not compacted again.
+        folded_rows = fold(spark, behind, stands[WATERMARKS.name])
+        progress(f"  {WATERMARKS.name}: {folded_rows:,} rows were folded")
     for name, table in tables.items():
         before, after = table.compact(stands[name].known_through if name in stands else 0)
         compacted, compacted_to = compacted + before, compacted_to + after
@@ -211,7 +222,7 @@ def maintain(
     progress(f"  {expired_snapshots:,} snapshots went")
     orphaned_before = (now - ORPHANED_AFTER) // 1_000
     orphans = sum(table.remove_orphans(orphaned_before) for table in tables.values()) if sweep else 0
-    return Upkeep(compacted, compacted_to, expired_rows, expired_snapshots, orphans)
+    return Upkeep(compacted, compacted_to, folded_rows, expired_rows, expired_snapshots, orphans)
 
 
 def _expires_before(whole_run: WholeRun, expire_after: int) -> int:

@@ -1,0 +1,88 @@
+"""Leave out the watermarks that those before and after them say everything of: of a run, first and last stay.
+
+Rules. Of what is said of one block on one day, in its order, a watermark goes that lies between two of its own life
+which say the same: observed since the same instant, or for long, as many advisories issued, the same store. What it
+vouches for, the next one vouches for too. First and last of a life, in its time and in the archive's, always stay. So
+what is made of those that are left is exactly what is made of all, and their number follows advisories, blind spans and
+days.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+from aggregator.lakehouse.derive.believed_times import believed_watermarks
+from aggregator.lakehouse.derive.intervals import BLOCK
+from aggregator.lakehouse.tables.position import HubPosition
+from aggregator.lakehouse.tables.schemas import WATERMARKS
+from aggregator.lakehouse.warehouse import commits
+from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.windows import DAY_US, within
+
+_LONG = 30 * DAY_US
+"""Since when a watermark has observed does not matter where it is as long ago: a run is of one day."""
+_SAID = ("incarnation", "advisory_ordinal", "rebuilt_at")
+_SPOKEN_BY = (
+    "agent", "boot_id", "stream", "stale_after_us", "retire_after_us", "blind_after_us", "policy_revision", "version",
+)  # fmt: skip
+"""What else of a watermark is asked for, though nothing is derived from it."""
+_FOLDED = "muster.folded-through"
+_EPOCH = date(1970, 1, 1)
+
+
+def folded(watermarks: DataFrame, known_through: int) -> DataFrame:
+    """Give of ``believed_watermarks`` those that what they vouch for rests on, also where known time ends before."""
+    is_known = (f.unix_micros("observed_through") <= known_through).alias("is_known")
+    return watermarks.withColumn("is_between", _is_between(_SAID, is_known)).where("NOT is_between").drop("is_between")
+
+
+def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
+    """Fold what the table ``watermarks`` has of days before ``midnight`` (microseconds); give how many rows went.
+
+    Whole days at once, each by itself, and none again but for what came late: killed at any point, the next call does
+    the rest. ``position`` is the table's.
+    """
+    iceberg = Iceberg(spark)
+    loaded, end = iceberg.load(WATERMARKS), midnight // DAY_US
+    folded_through, held = int(loaded.properties().get(_FOLDED) or 0), iceberg.row_count(WATERMARKS)
+    files = spark.table(f"{WATERMARKS.identifier}.files").groupBy("partition.observed_through_day").count().collect()
+    late = (day for day, count in files if count > 1 or (day - _EPOCH).days >= folded_through)
+    days = [day for day in late if (day - _EPOCH).days < end]
+    if days:
+        commits.replace(_kept(spark, days), WATERMARKS, within(days, "observed_through"), position)
+    if folded_through < end:
+        iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(end)).commit()
+    return held - iceberg.row_count(WATERMARKS)
+
+
+def _kept(spark: SparkSession, days: Sequence[date]) -> DataFrame:
+    """Give the rows that stay of ``days``."""
+    rows = spark.table(WATERMARKS.identifier)
+    is_ahead = f.col("observed_through") > f.col("archived_at")
+    # What claims a time to come has its place among those of the day on which it was stored.
+    found = rows.where(within(days, "observed_through") | (is_ahead & within(days, "archived_at")))
+    said = found.select("*", f.struct(*WATERMARKS.column_names).alias("said"), is_ahead.alias("is_ahead"))
+    between = _is_between((*_SAID, *_SPOKEN_BY)) & ~f.col("is_ahead")
+    return (
+        believed_watermarks(said)
+        .withColumn("is_between", between)
+        .where("NOT is_between")
+        .select("said.*")
+        .where(within(days, "observed_through"))
+    )
+
+
+def _is_between(said: Sequence[str], *others: Column) -> Column:
+    through, since, archived_at = f.col("observed_through"), f.col("observed_since"), f.col("archived_at")
+    in_time = Window.partitionBy(*BLOCK, f.to_date(through)).orderBy(
+        "observed_through", "advisory_ordinal", "observed_since", "archived_at", "hub_sequence"
+    )
+    is_recent = f.unix_micros(through) - f.unix_micros(since) < _LONG
+    told = f.struct(*said, *others, f.when(is_recent, since).alias("since"))
+    whole = f.struct(told.alias("told"), since, archived_at)
+    before, after = (of(whole).over(in_time) for of in (f.lag, f.lead))
+    same = before["told"].eqNullSafe(told) & after["told"].eqNullSafe(told)
+    in_order = (before["archived_at"] <= archived_at) & (archived_at <= after["archived_at"])
+    return f.coalesce(same & in_order & (before["observed_since"] <= since), f.lit(False))
