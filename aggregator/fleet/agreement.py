@@ -20,7 +20,7 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.live.feed import FOLDED_SUBJECTS
-from aggregator.live.fold import Archived, Changes, Fleet, Told
+from aggregator.live.fold import Archived, Changes, Fleet, StoryEntry
 from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin, stored_position
 from shared.identifiers import AdvisoryKind
@@ -111,7 +111,7 @@ async def compare(settings: AggregatorSettings, tables: Tables, progress: Callab
     with tempfile.TemporaryDirectory(prefix="muster-verify-") as directory:
         store = LiveStore(Path(directory) / "verify.db")
         try:
-            fleet = Fleet(origin.choria_region, store.told)
+            fleet = Fleet(origin.choria_region, store.entry)
             progress(f"fold {position.stream} through {position.sequence:,}")
             await _fold(settings, origin, (fleet, store), position.sequence)
             progress("compare with the tables")
@@ -224,22 +224,22 @@ def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, S
 
 def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
     """Tell whether all that was told of a sender is that it was retired: the tables have no life of it."""
-    return all(told.kind is AdvisoryKind.RETIRED for told in _told(fleet, store, key))
+    return all(entry.kind is AdvisoryKind.RETIRED for entry in _story(fleet, store, key))
 
 
 def _live_story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[str]:
-    for told in islice(_told(fleet, store, key), SHOWN):
-        seen = format_instant(told.last_seen)
-        yield f"{format_instant(told.at)} {told.kind}, last seen {seen}, message {told.sequence}"
+    for entry in islice(_story(fleet, store, key), SHOWN):
+        seen = format_instant(entry.last_seen)
+        yield f"{format_instant(entry.at)} {entry.kind}, last seen {seen}, message {entry.sequence}"
 
 
-def _told(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[Told]:
+def _story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[StoryEntry]:
     number = fleet.number_of(key[:3])
     sender = fleet.members[number].get(key.sender) if number is not None else None
     head = fleet.senders.head[sender] if sender is not None else 0
-    while head and (told := store.told(head)) is not None:
-        yield told
-        head = told.previous
+    while head and (entry := store.entry(head)) is not None:
+        yield entry
+        head = entry.previous
 
 
 def _tables_story(tables: Tables, key: Key) -> Iterator[str]:

@@ -47,7 +47,7 @@ class LiveClient:
             with self._opener.open(request, timeout=DEADLINE) as answer:
                 return msgspec.json.decode(answer.read(), type=model)
         except urllib.error.HTTPError as error:
-            raise click.ClickException(f"{self.url}: {_said(error)}") from error
+            raise click.ClickException(f"{self.url}: {_error_text(error)}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise click.ClickException(
@@ -57,7 +57,7 @@ class LiveClient:
             raise click.ClickException(f"{self.url} answers otherwise than this version expects: {error}") from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _error_text(error: urllib.error.HTTPError) -> str:
     body = error.read(10_000)
     if error.code == 401:
         return f"a token is needed: set {TOKEN_VARIABLE}"

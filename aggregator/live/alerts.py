@@ -109,7 +109,7 @@ class Alerts:
         while True:
             woken.clear()
             try:
-                more = await self._told(receiver)
+                more = await self._deliver(receiver)
             except Undelivered as error:
                 self.failed_count[receiver.name] += 1
                 _LOG.warning("cannot tell %s of incidents: %s; next attempt in %g s", receiver.name, error, pause)
@@ -120,7 +120,7 @@ class Alerts:
             if not more:
                 await _wait(woken, receiver.repeats_after)
 
-    async def _told(self, receiver: Receiver) -> bool:
+    async def _deliver(self, receiver: Receiver) -> bool:
         news = self._book.news(receiver.name)
         again = () if receiver.repeats_after is None else self._book.open.values()
         if news or receiver.repeats_after is not None:

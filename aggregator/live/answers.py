@@ -20,7 +20,7 @@ from aggregator.live.api import (
     SiteView,
     State,
 )
-from aggregator.live.fold import Fleet, Told
+from aggregator.live.fold import Fleet, StoryEntry
 from aggregator.live.senders import LIVING, LOST, RETIRED, UNHEARD
 from aggregator.live.store import StoredSender, StoreReader, Wanted
 from aggregator.live.view import View, by_trouble, maintenance_of, told_as
@@ -182,8 +182,8 @@ def _shown_so(view: View, number: int, shown: State, query: SenderQuery) -> Want
 
 
 def _count(view: View, reader: StoreReader, number: int, wanted: Wanted) -> int:
-    told = view.fleet.counts[number]
-    most = sum(told[state] for state in wanted.states)
+    counts = view.fleet.counts[number]
+    most = sum(counts[state] for state in wanted.states)
     is_plain = not wanted.search and wanted.names is None and not wanted.others
     return most if is_plain or not most else reader.count(number, wanted)
 
@@ -208,8 +208,8 @@ def _wanted(view: View, number: int, query: SenderQuery) -> Iterator[Wanted]:
     states = LIVING if query.state is None else view.told_states(number, query.state)
     if query.state is None:
         states = frozenset(range(1, LOST + 1))
-    told = view.fleet.counts[number]
-    if not any(told[state] for state in states):
+    counts = view.fleet.counts[number]
+    if not any(counts[state] for state in states):
         return
     names = frozenset((query.name,)) if query.name else None
     if query.state is State.MAINTENANCE and view.maintenance(number) is None:
@@ -232,7 +232,7 @@ def sender_row(view: View, stored: StoredSender) -> SenderRow:
         block=block.block,
         sender=stored.name,
         state=state,
-        told=told_as(stored.word if stored.state in (UNHEARD, LOST) else stored.state),
+        last_state=told_as(stored.word if stored.state in (UNHEARD, LOST) else stored.state),
         since_us=since,
         last_seen_us=stored.last_seen,
         known_until_us=block.known_until,
@@ -258,7 +258,7 @@ def story(view: View, reader: StoreReader, name: tuple[str, str, str, str]) -> S
     stored = reader.sender(number, sender) if number is not None and is_there else None
     if number is None or stored is None:
         raise NotFound(f"no sender {sender!r} was heard of in {region}.{site}.{block}")
-    told = reader.story(stored.head, STORY)
+    entries = reader.story(stored.head, STORY)
     gaps = tuple(Gap(begin, end, "unobserved") for begin, end in reader.gaps(number, GAPS))
     reason = view.reason(number)
     if reason is not None:
@@ -266,7 +266,7 @@ def story(view: View, reader: StoreReader, name: tuple[str, str, str, str]) -> S
     return SenderStory(
         sender=sender_row(view, stored),
         block=view.block(number),
-        advisories=tuple(advisory_row(view.fleet, each, number, sender) for each in told),
+        advisories=tuple(advisory_row(view.fleet, each, number, sender) for each in entries),
         maintenance=tuple(_declared_of(view.fleet, number, sender)),
         gaps=gaps,
         orders=tuple(_orders_of(view.fleet, number, sender)),
@@ -275,28 +275,28 @@ def story(view: View, reader: StoreReader, name: tuple[str, str, str, str]) -> S
 
 def advisories(view: View, reader: StoreReader, query: AdvisoryQuery) -> AdvisoryPage:
     """List the last advisories of the whole fleet."""
-    told = reader.told_before(query.before, query.limit)
-    rows = tuple(advisory_row(view.fleet, each, number, sender) for each, number, sender in told)
+    entries = reader.entries_before(query.before, query.limit)
+    rows = tuple(advisory_row(view.fleet, each, number, sender) for each, number, sender in entries)
     return AdvisoryPage(rows, rows[-1].sequence if len(rows) == query.limit else 0)
 
 
-def advisory_row(fleet: Fleet, told: Told, number: int, sender: str) -> AdvisoryRow:
+def advisory_row(fleet: Fleet, entry: StoryEntry, number: int, sender: str) -> AdvisoryRow:
     """Say in the service's words what was told."""
     block = fleet.blocks[number]
     return AdvisoryRow(
-        sequence=told.sequence,
+        sequence=entry.sequence,
         region=block.region,
         site=block.site,
         block=block.block,
         sender=sender,
-        kind=told.kind,
-        at_us=told.at,
-        last_seen_us=told.last_seen,
-        archived_at_us=told.archived_at,
-        event_id=told.event_id,
-        rebuilt=bool(told.rebuilt),
-        by_operator=bool(told.by_operator),
-        unheard_until_us=told.unheard_until,
+        kind=entry.kind,
+        at_us=entry.at,
+        last_seen_us=entry.last_seen,
+        archived_at_us=entry.archived_at,
+        event_id=entry.event_id,
+        rebuilt=bool(entry.rebuilt),
+        by_operator=bool(entry.by_operator),
+        unheard_until_us=entry.unheard_until,
     )
 
 

@@ -176,7 +176,7 @@ class SenderRow(msgspec.Struct, frozen=True, kw_only=True):
     block: str
     sender: str
     state: State
-    told: State
+    last_state: State
     since_us: int
     last_seen_us: int
     known_until_us: int

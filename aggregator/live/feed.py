@@ -172,7 +172,7 @@ class Feed:
             loaded = await asyncio.to_thread(self.store.load, origin)
             if loaded is None and self.store.is_of_another:
                 raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
-            self.fleet = loaded or Fleet(self._choria_region, self.store.told)
+            self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
         self._check(origin, info)
         await self._check_past(client)
         self._look(info)

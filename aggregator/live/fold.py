@@ -66,8 +66,8 @@ class Archived(NamedTuple):
     payload: bytes
 
 
-class Told(NamedTuple):
-    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one told before it.
+class StoryEntry(NamedTuple):
+    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one before it.
 
     The fields are the columns of the store's table: ``kind_rank`` stands for the kind, ``place_rank`` orders what was
     told of one instant.
@@ -93,8 +93,8 @@ class Told(NamedTuple):
         return _KINDS[self.kind_rank]
 
 
-History = Callable[[int], Told | None]
-"""Gives what was told before, by its archive sequence; None where it is kept no more."""
+History = Callable[[int], StoryEntry | None]
+"""Gives an entry, by its archive sequence; None where it is kept no more."""
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -171,8 +171,8 @@ class Block(msgspec.Struct, gc=False):
     def newest(self) -> Life | None:
         """Give the life of the last watermark."""
         # Whoever asks may do so in another thread.
-        told = [life for life in list(self.lives.values()) if life.last is not None]
-        return max(told, key=lambda life: life.last_archived_at, default=None)
+        heard = [life for life in list(self.lives.values()) if life.last is not None]
+        return max(heard, key=lambda life: life.last_archived_at, default=None)
 
     @property
     def is_stopped(self) -> bool:
@@ -196,7 +196,7 @@ class Changes:
     def __init__(self) -> None:
         self.senders: set[int] = set()
         self.blocks: set[int] = set()
-        self.told: list[Told] = []
+        self.entries: list[StoryEntry] = []
         self.gaps: list[Gap] = []
         self.revisions: list[Revision] = []
         self.message_count = 0
@@ -331,24 +331,24 @@ class Fleet:
         at = claimed if claimed < archived_at else archived_at
         last_seen = self._believed_last_seen(said, at)
         is_retired = kind is AdvisoryKind.RETIRED
-        told = Told(
+        entry = StoryEntry(
             sequence, sender, senders.head[sender], _RANKS[kind], at, last_seen, archived_at, event_id,
             incarnation, said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
             _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else _RANKS[kind],
         )  # fmt: skip
-        changes.told.append(told)
+        changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
         if not block.silent or incarnation not in block.silent or at < block.silent[incarnation]:
-            self._apply(told, event)
+            self._apply(entry, event)
             if at > block.changed_at:
                 block.changed_at = at
             changes.blocks.add(number)
 
-    def _apply(self, told: Told, event: bytes) -> None:
+    def _apply(self, entry: StoryEntry, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
-        senders, sender, at, rank, last_seen = self.senders, told.sender, told.at, told.place_rank, told.last_seen
-        word = UNHEARD if told.unheard_until and told.kind_rank == _RETIRED_RANK else _WORDS[told.kind_rank]
+        senders, sender, at, rank, last_seen = self.senders, entry.sender, entry.at, entry.place_rank, entry.last_seen
+        word = UNHEARD if entry.unheard_until and entry.kind_rank == _RETIRED_RANK else _WORDS[entry.kind_rank]
         told_at = at if word == UP else last_seen
         word_before, floor = senders.word[sender], senders.floor[sender]
         if word_before:
@@ -360,14 +360,14 @@ class Fleet:
                     senders.floor[sender] = told_at
                     senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
                 return
-        senders.since[sender] = at if word == UP else _since(told, word, (word_before, floor))
+        senders.since[sender] = at if word == UP else _since(entry, word, (word_before, floor))
         if told_at > floor:
             senders.floor[sender] = told_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
         senders.word[sender], senders.events[sender] = word, event
-        if told.unheard_until:
-            senders.until[sender] = told.unheard_until
-            heapq.heappush(self._unheard, (told.unheard_until, sender))
+        if entry.unheard_until:
+            senders.until[sender] = entry.unheard_until
+            heapq.heappush(self._unheard, (entry.unheard_until, sender))
         elif senders.until:
             senders.until.pop(sender, None)
         block = self.blocks[senders.block[sender]]
@@ -384,23 +384,23 @@ class Fleet:
 
     def _was_told(self, sender: int, event_id: str, at: int, changes: Changes) -> bool:
         earliest = None
-        for told in self._story(sender, changes):
-            if told.event_id == event_id:
+        for entry in self._story(sender, changes):
+            if entry.event_id == event_id:
                 return True
-            earliest = told
+            earliest = entry
         # It may be what is kept no more: who sends everything again accuses nobody.
         return earliest is not None and earliest.previous > 0 and at < earliest.archived_at
 
-    def _story(self, sender: int, changes: Changes) -> Iterator[Told]:
+    def _story(self, sender: int, changes: Changes) -> Iterator[StoryEntry]:
         """Give all that was told of a sender, the last first."""
-        recent = {told.sequence: told for told in changes.told if told.sender == sender}
+        recent = {entry.sequence: entry for entry in changes.entries if entry.sender == sender}
         head = self.senders.head[sender]
         while head:
-            told = recent.get(head) or self._history(head)
-            if told is None:
+            entry = recent.get(head) or self._history(head)
+            if entry is None:
                 return
-            yield told
-            head = told.previous
+            yield entry
+            head = entry.previous
 
     def _state(self, sender: int, block: Block) -> int:
         """Say what a sender is by its last word."""
@@ -531,14 +531,14 @@ class Fleet:
         block.lost_at = max([*stores, *(since for _, since in contests.beginnings(found))], default=0)
         for sender in self.members[number].values():
             counting = [
-                told
-                for told in self._story(sender, changes)
-                if told.incarnation not in block.silent or told.at < block.silent[told.incarnation]
+                entry
+                for entry in self._story(sender, changes)
+                if entry.incarnation not in block.silent or entry.at < block.silent[entry.incarnation]
             ]
             self.senders.forget(sender)
             self._set_state(sender, 0)
-            for told in reversed(counting):
-                self._apply(told, event_key(told.event_id))
+            for entry in reversed(counting):
+                self._apply(entry, event_key(entry.event_id))
             changes.senders.add(sender)
 
     def _lose_store(self, number: int, lost_at: int, changes: Changes) -> None:
@@ -588,9 +588,9 @@ def _retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
     return _RETIRED_RANK
 
 
-def _since(told: Told, word: int, before: tuple[int, int]) -> int:
+def _since(entry: StoryEntry, word: int, before: tuple[int, int]) -> int:
     """Say when the state began that an advisory tells of; ``before``: the word before it, and the floor so far."""
-    (at, last_seen), (word_before, floor) = (told.at, told.last_seen), before
+    (at, last_seen), (word_before, floor) = (entry.at, entry.last_seen), before
     if word == UP:
         return at
     if not word_before:
@@ -598,5 +598,5 @@ def _since(told: Told, word: int, before: tuple[int, int]) -> int:
     if word == STALE:
         return max(last_seen, floor)
     if word == RETIRED:
-        return last_seen if told.by_operator else at
+        return last_seen if entry.by_operator else at
     return at if word_before in _DATED_BACK else max(last_seen, floor)

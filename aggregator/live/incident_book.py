@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS incidents (
     incident_id TEXT PRIMARY KEY, started_at_us INTEGER NOT NULL, ended_at_us INTEGER, body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS incidents_by_start ON incidents (started_at_us DESC);
-CREATE TABLE IF NOT EXISTS told (
+CREATE TABLE IF NOT EXISTS notices (
     receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,
     PRIMARY KEY (receiver, incident_id, ended)
 ) WITHOUT ROWID;
@@ -99,7 +99,7 @@ class IncidentBook:
                     " WHERE ended_at_us IS NOT NULL ORDER BY started_at_us DESC LIMIT -1 OFFSET ?)",
                     (MOST_ENDED,),
                 )
-                database.execute("DELETE FROM told WHERE incident_id NOT IN (SELECT incident_id FROM incidents)")
+                database.execute("DELETE FROM notices WHERE incident_id NOT IN (SELECT incident_id FROM incidents)")
 
     def recent(self, before_us: int = 0, limit: int = 100) -> list[Incident]:
         """Give the open ones (``before_us`` 0), then those that began before an instant; each latest first."""
@@ -116,7 +116,7 @@ class IncidentBook:
         with self._database as database:
             if database.execute("INSERT OR IGNORE INTO receivers VALUES (?)", (receiver,)).rowcount:
                 database.execute(
-                    "INSERT OR IGNORE INTO told SELECT ?, incident_id, stage FROM incidents,"
+                    "INSERT OR IGNORE INTO notices SELECT ?, incident_id, stage FROM incidents,"
                     " (SELECT 0 AS stage UNION SELECT 1) WHERE ended_at_us IS NOT NULL",
                     (receiver,),
                 )
@@ -128,21 +128,21 @@ class IncidentBook:
         """
         rows = self._database.execute(
             "SELECT body, stage FROM incidents, (SELECT 0 AS stage UNION SELECT 1)"
-            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM told WHERE receiver = ?1"
-            " AND told.incident_id = incidents.incident_id AND ended = stage)"
+            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM notices WHERE receiver = ?1"
+            " AND notices.incident_id = incidents.incident_id AND ended = stage)"
             " AND (coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '' OR stage = 1 AND EXISTS"
-            " (SELECT 1 FROM told WHERE receiver = ?1 AND told.incident_id = incidents.incident_id AND ended = 0))"
-            " ORDER BY started_at_us, stage LIMIT ?2",
+            " (SELECT 1 FROM notices WHERE receiver = ?1 AND notices.incident_id = incidents.incident_id"
+            " AND ended = 0)) ORDER BY started_at_us, stage LIMIT ?2",
             (receiver, limit),
         )
         return [News(_read(row), bool(row[1])) for row in rows]
 
-    def acknowledge(self, receiver: str, told: Iterable[News]) -> None:
+    def acknowledge(self, receiver: str, news: Iterable[News]) -> None:
         """Commit that ``receiver`` knows."""
-        rows = [(receiver, each.incident.incident_id, int(each.ended)) for each in told]
+        rows = [(receiver, each.incident.incident_id, int(each.ended)) for each in news]
         if rows:
             with self._database as database:
-                database.executemany("INSERT OR IGNORE INTO told VALUES (?, ?, ?)", rows)
+                database.executemany("INSERT OR IGNORE INTO notices VALUES (?, ?, ?)", rows)
 
 
 class SeenSite:

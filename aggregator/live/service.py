@@ -42,7 +42,7 @@ from aggregator.live.api import (
 from aggregator.live.events import Broadcast
 from aggregator.live.facts import FactsFinder
 from aggregator.live.feed import Feed
-from aggregator.live.fold import Changes, Fleet, Told
+from aggregator.live.fold import Changes, Fleet, StoryEntry
 from aggregator.live.guard import COOKIE, Guard, GuardedApp, Right
 from aggregator.live.metrics import LiveCollector
 from aggregator.live.openapi import Endpoint, document
@@ -126,7 +126,7 @@ class Service:
             reading=lakehouse.reading, choria_region=lakehouse.choria_region, on_changes=self._on_changes,
         )  # fmt: skip
         self._facts = FactsFinder(settings.hub, lakehouse.archive_stream, lakehouse.reading)
-        self._told: list[AdvisoryRow] = []
+        self._advisories: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}
         self._fleet: FleetView | None = None
         self._sampled_at = self._generation = 0
@@ -204,8 +204,8 @@ class Service:
         if not self.feed.is_ready:
             # What an archive had told before is no news.
             return
-        rows = [_row(self.feed.fleet, each) for each in changes.told[-MOST_ADVISORIES:]]
-        self._told = [*self._told, *rows][-MOST_ADVISORIES:]
+        rows = [_row(self.feed.fleet, each) for each in changes.entries[-MOST_ADVISORIES:]]
+        self._advisories = [*self._advisories, *rows][-MOST_ADVISORIES:]
 
     async def _look_on(self) -> None:
         while True:
@@ -231,9 +231,9 @@ class Service:
         changed = list(self._changed_sites(view))
         for begin in range(0, len(changed), 200):
             self.publish("site", changed[begin : begin + 200])
-        if self._told:
-            self.publish("advisory", self._told)
-            self._told = []
+        if self._advisories:
+            self.publish("advisory", self._advisories)
+            self._advisories = []
 
     def _changed_sites(self, view: View) -> Iterable[SiteView]:
         for site in view.sites:
@@ -326,10 +326,10 @@ class Service:
         """Ask the hub, for what nobody may have asked for before: nothing of it is kept."""
         query, view = query_of(request, answers.StoryQuery), self.view
         async with self.reader() as reader:
-            told = await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query))
+            story = await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query))
         block_id = BlockId(query.region, query.site, query.block)
         try:
-            found = await self._facts.last(block_id, query.sender, told.sender.last_seen_us)
+            found = await self._facts.last(block_id, query.sender, story.sender.last_seen_us)
         except (ConnectFailed, RequestFailed, ApiError, TimeoutError) as error:
             raise HTTPException(503, f"the hub cannot be asked: {str(error) or 'no answer'}") from error
         if found is None:
@@ -442,5 +442,5 @@ def _refused(status: int, why: str, headers: Mapping[str, str] | None = None) ->
     return Response(msgspec.json.encode({"error": why}), status, headers, "application/json")
 
 
-def _row(fleet: Fleet, told: Told) -> AdvisoryRow:
-    return answers.advisory_row(fleet, told, fleet.senders.block[told.sender], fleet.senders.names[told.sender])
+def _row(fleet: Fleet, entry: StoryEntry) -> AdvisoryRow:
+    return answers.advisory_row(fleet, entry, fleet.senders.block[entry.sender], fleet.senders.names[entry.sender])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
-from aggregator.live.fold import Block, Changes, Fleet, Revision, Told
+from aggregator.live.fold import Block, Changes, Fleet, Revision, StoryEntry
 from aggregator.live.senders import RETIRED, UP
 from shared.instants import DAY
 
@@ -37,7 +37,7 @@ CREATE TABLE sender (
 ) STRICT;
 CREATE UNIQUE INDEX sender_by_name ON sender (block, name);
 CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state <> 1 AND state <> 3;
-CREATE TABLE told (
+CREATE TABLE story (
     sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL, kind_rank INTEGER NOT NULL,
     at INTEGER NOT NULL, last_seen INTEGER NOT NULL, archived_at INTEGER NOT NULL, event_id TEXT NOT NULL,
     incarnation TEXT NOT NULL, rebuilt INTEGER NOT NULL, by_operator INTEGER NOT NULL,
@@ -127,7 +127,7 @@ class LiveStore:
         ).fetchone()
         if found is None or found[:4] != (VERSION, *origin):
             return None
-        fleet = Fleet(origin.choria_region, self.told)
+        fleet = Fleet(origin.choria_region, self.entry)
         fleet.sequence, fleet.known_through = found[4:]
         for (state,) in self._database.execute("SELECT state FROM block ORDER BY number"):
             fleet.restore_block(msgspec.msgpack.decode(state, type=Block))
@@ -139,10 +139,10 @@ class LiveStore:
         fleet.restored()
         return fleet
 
-    def told(self, sequence: int) -> Told | None:
+    def entry(self, sequence: int) -> StoryEntry | None:
         """Give an advisory by its archive sequence; None where it is not kept."""
-        row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (sequence,)).fetchone()
-        return Told(*row) if row else None
+        row = self._database.execute("SELECT * FROM story WHERE sequence = ?", (sequence,)).fetchone()
+        return StoryEntry(*row) if row else None
 
     @property
     def is_of_another(self) -> bool:
@@ -180,7 +180,7 @@ class LiveStore:
             " at = excluded.at, last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor,"
             " event = excluded.event, head = excluded.head, until = excluded.until",
         )  # fmt: skip
-        _insert(database, "INSERT OR IGNORE INTO told", changes.told)
+        _insert(database, "INSERT OR IGNORE INTO story", changes.entries)
         database.executemany("INSERT OR IGNORE INTO gap VALUES (?, ?, ?)", changes.gaps)
         database.executemany(
             "INSERT OR REPLACE INTO revision VALUES (?, ?, ?)",
@@ -197,13 +197,13 @@ class LiveStore:
         Of blocks that are ``contested`` all is kept: who is believed may change, from the beginning of the contest on.
         """
         rows = database.execute(
-            "SELECT told.sequence, previous, archived_at, block FROM told JOIN sender ON sender.number = told.sender"
-            " WHERE told.sequence > ? ORDER BY told.sequence LIMIT ?",
+            "SELECT story.sequence, previous, archived_at, block FROM story JOIN sender ON sender.number = story.sender"
+            " WHERE story.sequence > ? ORDER BY story.sequence LIMIT ?",
             (self._pruned_through, _PRUNED_AT_ONCE),
         ).fetchall()
         passed = [row for row in rows if row[2] < before]
         gone = ((previous,) for _, previous, _, block in passed if previous and block not in contested)
-        database.executemany("DELETE FROM told WHERE sequence = ?", gone)
+        database.executemany("DELETE FROM story WHERE sequence = ?", gone)
         database.execute("DELETE FROM gap WHERE ended_at < ?", (before,))
         self._pruned_through = passed[-1][0] if passed else self._pruned_through
 
@@ -265,26 +265,26 @@ class StoreReader:
         row = self._database.execute(query, (block, name)).fetchone()
         return StoredSender(*row) if row else None
 
-    def story(self, head: int, limit: int) -> list[Told]:
+    def story(self, head: int, limit: int) -> list[StoryEntry]:
         """Give the last advisories of a sender, the last told first; ``head`` is the archive sequence of that one."""
-        told: dict[str, Told] = {}
-        while head and len(told) < limit:
-            row = self._database.execute("SELECT * FROM told WHERE sequence = ?", (head,)).fetchone()
+        found: dict[str, StoryEntry] = {}
+        while head and len(found) < limit:
+            row = self._database.execute("SELECT * FROM story WHERE sequence = ?", (head,)).fetchone()
             if row is None:
                 break
-            each = Told(*row)
-            told.setdefault(each.event_id, each)
+            each = StoryEntry(*row)
+            found.setdefault(each.event_id, each)
             head = each.previous
-        return list(told.values())
+        return list(found.values())
 
-    def told_before(self, sequence: int, limit: int) -> list[tuple[Told, int, str]]:
+    def entries_before(self, sequence: int, limit: int) -> list[tuple[StoryEntry, int, str]]:
         """Give advisories told before an archive sequence (0: the last ones), newest first, with block and sender."""
         query = (
-            "SELECT told.*, sender.block, sender.name FROM told JOIN sender ON sender.number = told.sender"
-            " WHERE told.sequence < ? ORDER BY told.sequence DESC LIMIT ?"
+            "SELECT story.*, sender.block, sender.name FROM story JOIN sender ON sender.number = story.sender"
+            " WHERE story.sequence < ? ORDER BY story.sequence DESC LIMIT ?"
         )
         rows = self._database.execute(query, (sequence or 1 << 62, limit))
-        return [(Told(*row[:-2]), *row[-2:]) for row in rows]
+        return [(StoryEntry(*row[:-2]), *row[-2:]) for row in rows]
 
     def gaps(self, block: int, limit: int) -> list[tuple[int, int]]:
         """Give the last times of which nothing was known of a block."""

@@ -34,7 +34,7 @@ def state_of(fleet: Fleet) -> object:
 def folded(messages: list[Archived]) -> Fleet:
     """Fold all at once, with the whole story at hand."""
     changes = Changes()
-    fleet = Fleet(history=lambda sequence: next((told for told in changes.told if told.sequence == sequence), None))
+    fleet = Fleet(history=lambda sequence: next((each for each in changes.entries if each.sequence == sequence), None))
     fleet.fold(messages, changes)
     return fleet
 
@@ -56,7 +56,7 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
     messages = archived(draw, histories)
     whole = folded(messages)
     store, begin = LiveStore(tmp_path / "live.db"), 0
-    fleet = Fleet(history=store.told)
+    fleet = Fleet(history=store.entry)
     while begin < len(messages):
         # A batch begins before the last one ended: after a restart, and where a server sends again.
         begin, end = max(0, begin - draw.randrange(3)), begin + draw.randrange(1, 60)
@@ -74,7 +74,7 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
         fleet.check_invariants()
     with store.transaction() as database:
         store.prune(database, fleet.known_through, contested(fleet, histories))
-        count = database.execute("SELECT count(*) FROM told").fetchone()[0]
+        count = database.execute("SELECT count(*) FROM story").fetchone()[0]
     # What came last of each sender is kept, and what was stored in the last instant.
     assert len(fleet.senders) <= count
     assert contested(fleet, histories) or count <= len(fleet.senders) + 3

@@ -45,7 +45,7 @@ def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: s
         echo(json_text([told_whole[0] | {"facts": msgspec.to_builtins(facts)}] if facts else told_whole))
         return
     for place, story in enumerate(stories):
-        echo("\n" * (place > 0) + "\n".join(told(story)))
+        echo("\n" * (place > 0) + "\n".join(lines(story)))
     if facts is not None:
         stored_at = format_instant(facts.archived_at_us)
         echo(f"\nlast sample stored {stored_at} ({facts.reason}, {facts.size:,} bytes): --json has it")
@@ -63,7 +63,7 @@ def _path(found: SenderRow) -> str:
     return "senders/" + "/".join(quote(part, safe="") for part in (found.region, found.site, found.block, found.sender))
 
 
-def told(story: SenderStory) -> Iterator[str]:
+def lines(story: SenderStory) -> Iterator[str]:
     """Tell a story in lines."""
     found = story.sender
     yield f"{found.sender}  at {found.region}.{found.site}.{found.block}"
@@ -72,7 +72,7 @@ def told(story: SenderStory) -> Iterator[str]:
     why = f" ({found.reason})" if found.reason else ""
     yield f"{found.state}{why}{since}{known}; last seen {format_instant(found.last_seen_us)}"
     if found.state is State.UNKNOWN:
-        yield f"what was told of it last: {found.told}"
+        yield f"what was told of it last: {found.last_state}"
     for each in story.maintenance:
         span = f"{format_instant(each.started_at_us)} to {format_instant(each.ended_at_us)}"
         yield f"maintenance {span}, by {each.author}: {each.reason} (revision {each.revision})"

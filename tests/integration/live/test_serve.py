@@ -143,7 +143,7 @@ def test_whatever_is_not_known_now_is_unknown_with_its_reason(hub: Hub, tmp_path
         assert found["dub1"]["since_us"] == at + 13 * MINUTE
         assert found["ber1"]["blocks"][0]["missing_count"] == 1
         (sender,) = service.get("senders", site="dub1", region="eu-west")["senders"]
-        assert (sender["state"], sender["told"], sender["reason"]) == ("unknown", "stale", "agent_behind")
+        assert (sender["state"], sender["last_state"], sender["reason"]) == ("unknown", "stale", "agent_behind")
         assert service.get("senders", state="stale")["senders"] == []
         assert len(service.get("senders", state="unknown")["senders"]) == 2
 

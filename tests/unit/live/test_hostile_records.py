@@ -62,7 +62,7 @@ def test_no_value_of_any_field_stops_the_fold_the_store_or_what_is_shown(kind: s
         for sequence, each in enumerate(messages, start=1)
     ]
     store = LiveStore(tmp_path / "live.db")
-    fleet = Fleet(history=store.told)
+    fleet = Fleet(history=store.entry)
     for each in archived:
         changes = fleet.fold([each])
         with store.transaction() as database:

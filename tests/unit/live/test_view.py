@@ -352,7 +352,7 @@ def test_a_site_that_was_closed_stays_so_after_a_restart(told: Told, tmp_path: P
     closed = DeclareMaintenance(LATE, LATEST, "torn down")
     told.at(LATE, said(Scope("eu-west", "dub1"), 1, LATE, closed))
     store, changes = LiveStore(tmp_path / "live.db"), Changes()
-    fleet = Fleet(history=store.told)
+    fleet = Fleet(history=store.entry)
     fleet.fold(told.archived, changes)
     with store.transaction() as database:
         store.write(database, Origin("ARCHIVE", 1), fleet, changes)

@@ -43,7 +43,7 @@ export function senderPage(root, { parameters }) {
       ...fact("Stream block", h("span", {}, named(block, 40), story.block.agent ? [", watched by ", named(story.block.agent, 40)] : "")),
     );
     why.replaceChildren(
-      row.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(row.reason)}. `), remedy(row.reason), ` It was ${row.told} when it was last known.`)) : "",
+      row.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(row.reason)}. `), remedy(row.reason), ` It was ${row.last_state} when it was last known.`)) : "",
       ...story.maintenance.filter(holds).map((each) => h("p", { class: "note is-maintenance" }, shape("maintenance"), h("span", {}, maintenanceWords(each), cancelButton(each)))),
     );
     drawTime();

@@ -40,7 +40,7 @@ const COLUMNS = {
   place: { title: "Site", cell: (row) => link(siteAddress(row.region, row.site), named(row.site, 40)) },
   since: { title: "Since", class: "time-cell", cell: (row) => instant(row.since_us) },
   seen: { title: "Last heard", class: "time-cell spare", cell: (row) => instant(row.last_seen_us) },
-  why: { title: "Why", class: "spare", cell: (row) => (row.reason ? `${reason(row.reason)}; was ${row.told}` : "") },
+  why: { title: "Why", class: "spare", cell: (row) => (row.reason ? `${reason(row.reason)}; was ${row.last_state}` : "") },
 };
 
 function senderRows(label, columns, parameters) {
