@@ -10,9 +10,14 @@ have, is of an older copy of a store that was put back: none of that store vouch
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
+from shared.identifiers import BlockId
+
+MOST_LIVES = 128
+"""So many incarnations of a block are known, the last ones: each restart of a stream in memory is another."""
 _KEPT = 32
 
 
@@ -134,6 +139,88 @@ class Life(msgspec.Struct, gc=False):
         self.last = mark
         if self.waiting and self.waiting[-1].through == mark.through:
             self.waiting[-1].reached = mark.reached
+
+
+class Gap(NamedTuple):
+    """A time of which nothing was known of a block."""
+
+    block: int
+    started_at: int
+    ended_at: int
+
+
+class Block(msgspec.Struct, gc=False):
+    """What is known of one stream block, but for its senders. Instants in microseconds.
+
+    ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
+    watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
+    began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
+    of ``silent`` incarnations nothing counts that they said since. ``condition`` is what the agent last said to keep
+    time from passing, "": nothing; ``stopped_boot_id`` names the run of it that was told to stop.
+    """
+
+    region: str
+    site: str
+    block: str
+    lives: dict[str, Life] = {}
+    known_since: int = 0
+    known_until: int = 0
+    heard_at: int = 0
+    claimed_through: int = 0
+    ordinal: int = 0
+    lost_at: int = 0
+    changed_at: int = 0
+    agent: str = ""
+    boot_id: str = ""
+    stopped_boot_id: str = ""
+    condition: str = ""
+    version: str = ""
+    stale_after: int = 0
+    blind_after: int = 0
+    put_back: bool = False
+    contested_from: int = 0
+    contested_until: int = 0
+    silent: dict[str, int] = {}
+
+    @property
+    def block_id(self) -> BlockId:
+        """Name it."""
+        return BlockId(self.region, self.site, self.block)
+
+    def life(self, incarnation: str) -> Life:
+        """Give what is known of one of its incarnations."""
+        found = self.lives.get(incarnation)
+        if found is None:
+            if len(self.lives) >= MOST_LIVES:
+                del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
+            found = self.lives[incarnation] = Life(incarnation)
+        return found
+
+    def _rank_of_life(self, life: Life) -> tuple[bool, int]:
+        """Say how late a life is to be forgotten: those that say whom not to believe last, the others by their end."""
+        return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
+
+    @property
+    def newest(self) -> Life | None:
+        """Give the life of the last watermark."""
+        # Whoever asks may do so in another thread.
+        heard = [life for life in list(self.lives.values()) if life.last is not None]
+        return max(heard, key=lambda life: life.last_archived_at, default=None)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Tell whether its agent said that it was told to stop, and none has spoken since."""
+        return bool(self.boot_id) and self.stopped_boot_id == self.boot_id
+
+    @property
+    def missing_count(self) -> int:
+        """Count the advisories that its last watermark counts and the archive has not got."""
+        life = self.newest
+        if life is None or life.last is None:
+            return 0
+        begun = [each for each in list(self.lives.values()) if each.first_through and each.store == life.store]
+        is_first = life is min(begun, key=lambda each: each.first_through)
+        return life.missing(life.last.reached, is_first=is_first)
 
 
 def known_until(lives: list[Life]) -> int:

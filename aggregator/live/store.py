@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
-from aggregator.live.fold import Block, Changes, Fleet, Revision, StoryEntry
+from aggregator.live.coverage import Block
+from aggregator.live.fold import Changes, Fleet, Revision, StoryEntry
 from aggregator.live.senders import RETIRED, UP
 from shared.instants import DAY
 

@@ -21,10 +21,7 @@ The rules, in this order:
    ``stale``: where it would be, it is ``retired`` as unheard, since the stream may not take what it publishes. Who was
    stale already is retired so at once: it may have come back.
 8. While the stream's clock is seen to be further ahead than other clocks allow, it is not followed: no time passes,
-   messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is a blind
-   span.
-
-A draft applies these to copies, which ``adopt`` takes over when their commit has begun (``edge_agent.ingest.commits``).
+   messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is blind.
 """
 
 from itertools import islice
@@ -59,7 +56,7 @@ DECISIONS_PER_DRAFT = 10_000
 
 
 class Draft:
-    """Inputs applied to copies, not yet adopted: a ``BlockDraft``, which says when an input returns False."""
+    """Inputs applied to copies, adopted when their commit has begun: a ``BlockDraft``, which says what False means."""
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
         self._before = state
@@ -88,8 +85,6 @@ class Draft:
         self._seen, self.clock_ahead = state.seen, state.clock_ahead
         self._largest = state.largest_size
         self._quiet_until = self._next_deadline = self._valid = 0
-
-    # Inputs
 
     def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
         """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
@@ -125,8 +120,7 @@ class Draft:
         self._valid += 1
         if self._seen.awaits_word or observation.deviation is not None:
             self._note_word(observation)
-        state.last_seen_at = at
-        state.last_sequence = message.sequence
+        state.last_seen_at, state.last_sequence = at, message.sequence
         self._heard.put_last(state)
         if reason is not None and too_old:
             self._ledger.count("withheld", "max_age")
@@ -364,8 +358,6 @@ class Draft:
             state.slot = slot
         retired = [state for state in self._touched.values() if state.retired and state.slot != NOBODY]
         return SenderChanges(heard, stale, retired)
-
-    # Rules
 
     def _touch(self, sender_id: str) -> SenderState | None:
         state = self._touched.get(sender_id)

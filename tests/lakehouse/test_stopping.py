@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
 from shared.instants import HOUR, SECOND
+from tests.lakehouse.bronze.test_exactly_once import FIRST, story, tables_of
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.lakehouse.test_exactly_once import FIRST, story, tables_of
 from tests.support.lakehouse.hub import Hub
 from tests.support.lakehouse.quick_spark import spark_block
 

@@ -81,7 +81,7 @@ def in_order(files: Iterable[Path]) -> list[Path]:
 @cache
 def _sparks() -> dict[Path, str]:
     """Name the Spark that serves a file."""
-    files = [path for path in (TESTS / "lakehouse").glob("test_*.py") if _ASKS_FOR_SPARK.search(path.read_text())]
+    files = [path for path in (TESTS / "lakehouse").rglob("test_*.py") if _ASKS_FOR_SPARK.search(path.read_text())]
     files.sort(key=lambda path: (_length(path), path.name))
     return {path: f"spark {number % SPARKS}" for number, path in enumerate(files)}
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from aggregator.live.answers import sender_row, story
-from aggregator.live.fold import MOST_LIVES, Archived, Fleet
+from aggregator.live.coverage import MOST_LIVES
+from aggregator.live.fold import Archived, Fleet
 from aggregator.live.incident_book import SeenSite, ended_maintenance
 from aggregator.live.store import LiveStore, Origin, StoreReader
 from aggregator.live.view import Sourcing, View

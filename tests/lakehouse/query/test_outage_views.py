@@ -14,7 +14,7 @@ from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.policy import POLICY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.lakehouse.test_analysis_views import life
+from tests.lakehouse.query.test_analysis_views import life
 from tests.support.lakehouse.histories import observed
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 from tests.support.lakehouse.small_rollup import REGISTRATION_INTERVAL, STALE_AFTER, START, Interval

@@ -45,7 +45,7 @@ from tests.lakehouse.test_agreement import caught_up
 from tests.support.documents.documents import EXACTNESS
 from tests.support.lakehouse.hub import Message
 
-DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[3] / "shared" / "data" / "grid5000"))
+DIRECTORY = Path(os.environ.get("MUSTER_GRID5000", Path(__file__).parents[4] / "shared" / "data" / "grid5000"))
 TRACE = DIRECTORY / "event_trace.tab.xz"
 MAPPING = Mapping(
     source="grid5000",

@@ -15,8 +15,8 @@ from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, R
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
 from shared.instants import HOUR
+from tests.lakehouse.derive.test_accounting import CONTINUATION_TYPES, frame
 from tests.lakehouse.scripted_archive import START
-from tests.lakehouse.test_accounting import CONTINUATION_TYPES, frame
 from tests.support.lakehouse import random_fleet
 from tests.support.lakehouse.random_fleet import (
     NEW,

@@ -29,7 +29,7 @@ from shared.instants import DAY, HOUR, SECOND, format_instant
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.lakehouse.dying_rollup import MAPPING
-from tests.lakehouse.test_analysis_views import check_views_against_days
+from tests.lakehouse.query.test_analysis_views import check_views_against_days
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.lakehouse.quick_spark import spark_block
 

@@ -38,9 +38,9 @@ from aggregator.lakehouse.warehouse import commits, upkeep
 from aggregator.lakehouse.warehouse.commits import Interfered
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
+from tests.lakehouse.query.test_analysis_views import check_views_against_days
 from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows
 from tests.lakehouse.scripted_weeks import across_a_months_end, maintenance, week_of
-from tests.lakehouse.test_analysis_views import check_views_against_days
 from tests.support.lakehouse.quick_spark import SPARK
 from tests.support.lakehouse.random_fleet import (
     BlockHistory,

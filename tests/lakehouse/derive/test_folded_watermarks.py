@@ -12,8 +12,8 @@ from aggregator.lakehouse.tables.schemas import WATERMARKS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 from shared.instants import DAY, HOUR, MINUTE
+from tests.lakehouse.derive.test_incremental import records_of
 from tests.lakehouse.scripted_archive import START, Archive
-from tests.lakehouse.test_incremental import records_of
 from tests.support.lakehouse.random_fleet import BlockHistory, Mark, draw_block
 
 END = START + 3 * DAY

@@ -17,7 +17,7 @@ from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant
 from shared.policy import DeclareMaintenance, Scope
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.lakehouse.test_analysis_views import check_views_against_days, enveloped
+from tests.lakehouse.query.test_analysis_views import check_views_against_days, enveloped
 from tests.support.lakehouse.hub import Block, Message, said
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
