@@ -17,7 +17,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Restriction
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import PolicyRevisions
-from edge_agent.core.records import OutboxRow, WatermarkContext
+from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.core.thinning import Thinning
@@ -126,10 +126,18 @@ class Ingest(Generic[D]):
         """Count the watermarks of this run."""
         return self._watermarks.count
 
+    @property
+    def has_left(self) -> bool:
+        """Tell whether the region has acknowledged all advisories and watermarks."""
+        return not self._store.depths()[Lane.ADVISORIES].rows
+
     def restated(self, condition: str, number: int) -> OutboxRow | None:
-        """Write the last watermark again, for the ``number``-th time, with what keeps the next one from coming."""
+        """Write the last watermark again, for the ``number``-th time, with what keeps the next one from coming.
+
+        None where something that it counts, or that ends an earlier life, still waits: nothing vouches before that.
+        """
         vouched = self._watermarks.vouched
-        if vouched is None or self._decider is None:
+        if vouched is None or self._decider is None or not self.has_left:
             return None
         context = msgspec.structs.replace(self._watermark_context(), condition=condition, number=number)
         return self._emitter.watermark(vouched, context)

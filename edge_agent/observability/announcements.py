@@ -1,7 +1,8 @@
 """Say to the hub why a block's time does not pass, and that the agent was told to stop, while there is a link.
 
 Then no watermark would come, as if the agent were dead. The last one is sent again, with the name of the condition: it
-vouches for nothing new. It is published beside the outbox: nothing is stored, and what does not arrive is not missed.
+vouches for nothing new. It is published beside the outbox, and only while no advisory and no watermark waits there:
+nothing is stored, and what does not arrive is not missed.
 """
 
 import asyncio
@@ -27,8 +28,12 @@ class Vouching(Protocol):
     def vouched_count(self) -> int:
         """Count the watermarks of this run."""
 
+    @property
+    def has_left(self) -> bool:
+        """Tell whether the region has acknowledged all advisories and watermarks."""
+
     def restated(self, condition: str, number: int) -> OutboxRow | None:
-        """Write the last watermark again; None where there was none."""
+        """Write the last watermark again; None where there was none, or something has not left."""
 
 
 class Announcements:
@@ -46,9 +51,9 @@ class Announcements:
         self._number = 0
 
     async def run(self) -> None:
-        """Say, as often as watermarks come, what keeps the next one from coming."""
+        """Say, not quite as often as watermarks come, what keeps the next one from coming."""
         while not is_cancelled():
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(1.5 * self._interval)
             wrong = [each for each in errors(self._conditions()) if each.name != STARTING.name]
             for block, reader in self._readers():
                 before, self._counts[block] = self._counts.get(block), reader.vouched_count
@@ -58,7 +63,11 @@ class Announcements:
 
     async def say_stopping(self) -> None:
         """Say that this run of the agent ends, and wait for a moment until the region has heard it."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _DEADLINE
         for _, reader in self._readers():
+            while not reader.has_left and loop.time() < ends_at:  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(_DEADLINE / 50)
             await self._say(reader, STOPPING)
         if self._client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 import msgspec
+from msgspec import UNSET
 
 from edge_agent.core.decisions import (
     BlindCause,
@@ -88,7 +89,7 @@ def judge(evidence: Evidence) -> Verdict:
 def _sort(evidence: Evidence, verdict: Verdict) -> _Held:
     """Keep every record once, by its identity; whatever comes twice was not swallowed as it must be."""
     held = _Held()
-    marks: set[tuple[str, str, int]] = set()
+    marks: dict[tuple[str, str, int], tuple[str, int, int]] = {}
     ordinals: set[int] = set()
     for record in evidence.fleet:
         if record.subject == subjects.registration_subject(evidence.block_id):
@@ -98,9 +99,12 @@ def _sort(evidence: Evidence, verdict: Verdict) -> _Held:
         elif record.subject == subjects.watermark_subject(evidence.block_id):
             mark = wire.decode_watermark(record.payload)
             identity = (mark.agent, mark.boot_id, mark.observed_through_us)
-            if identity in marks:
-                verdict.duplicated.append(f"watermark {identity}")
-            marks.add(identity)
+            said = (mark.incarnation, mark.observed_since_us, mark.advisory_ordinal)
+            if marks.setdefault(identity, said) is not said:
+                # What keeps the next one from coming is said with the last one once more.
+                if mark.condition is UNSET or marks[identity] != said:
+                    verdict.duplicated.append(f"watermark {identity}")
+                continue
             held.watermarks.append(mark)
             missing = set(range(1, mark.advisory_ordinal + 1)) - ordinals
             if missing:

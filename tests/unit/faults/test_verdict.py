@@ -264,6 +264,17 @@ def test_what_comes_twice_is_found(part: str) -> None:
     assert found(judge(known)) == (False, True, False)
 
 
+@pytest.mark.parametrize(("ordinal", "comes_twice"), [(3, False), (2, True)])
+def test_the_last_watermark_may_be_said_again_with_what_keeps_the_next_one_back(
+    ordinal: int, comes_twice: bool
+) -> None:
+    known = evidence()
+    last = known.fleet[-1]
+    mark = msgspec.structs.replace(wire.decode_watermark(last.payload), condition="link_down", advisory_ordinal=ordinal)
+    known.fleet.append(msgspec.structs.replace(last, payload=msgspec.json.encode(mark)))
+    assert found(judge(known)) == (False, comes_twice, False)
+
+
 @pytest.mark.parametrize(
     "harm",
     [
