@@ -57,11 +57,10 @@ class BoundedConnection(H11Protocol):
         super().pause_writing()
         self._watch_answer()
 
-    def resume_writing(self) -> None:
-        """Go on with an answer."""
-        super().resume_writing()
-        if self._going is not None:
-            self._going.cancel()
+    def on_response_complete(self) -> None:
+        """Go on with what the answer leaves in the buffer, also where no other request is waited for."""
+        super().on_response_complete()
+        self._watch_answer()
 
     def _watch_request(self) -> None:
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
@@ -74,12 +73,16 @@ class BoundedConnection(H11Protocol):
         if timer is not None:
             timer.cancel()
 
-    def _watch_answer(self, left: int | None = None) -> None:
+    def _watch_answer(self) -> None:
+        if self._going is None:
+            self._go_on(0)
+
+    def _go_on(self, left: int) -> None:
         size = self.transport.get_write_buffer_size()
-        if left is not None and size >= left:
+        if left and size >= left:
             self.cut()
         else:
-            self._going = self.loop.call_later(self.patience, self._watch_answer, size)
+            self._going = self.loop.call_later(self.patience, self._go_on, size) if size else None
 
 
 def bounded(patience: float) -> type[BoundedConnection]:

@@ -51,17 +51,17 @@ class FactsFinder:
         self._api = api_prefix(hub.domain)
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def last(self, block_id: BlockId, sender_id: str, last_seen_at: int) -> SenderFacts | None:
-        """Give the last sample that was stored about when a sender was last heard; None where none is found.
+    async def last(self, block_id: BlockId, sender_id: str, about: int) -> SenderFacts | None:
+        """Give the last sample of a sender stored before an instant, or soon after it; None where none is found.
 
         Raise TimeoutError, ConnectFailed, ApiError, RequestFailed.
         """
         subject = registration_subject(block_id)
-        async with self._free, asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(DEADLINE), self._free:
             client = await connect(self._hub, name="muster-live facts", deadline=DEADLINE)
             async with client:
                 for looks_back in LOOKS_BACK:
-                    found = await self._look(client, subject, sender_id, last_seen_at - looks_back)
+                    found = await self._look(client, subject, sender_id, about - looks_back)
                     if found is not None:
                         return await self._got(client, *found)
         return None

@@ -324,7 +324,7 @@ def _observations(
         # A site that has vanished has not come back.
         is_whole = was is None or all(node in there or is_closed(region, node) for node in was.nodes)
         yield seen if is_whole else msgspec.structs.replace(seen, clear=False)
-        wider = began is not None or was is not None or _HUB in open_incidents
+        wider = began is not None or (was is not None and is_whole) or _HUB in open_incidents
         for site in all_members:
             yield _unknown_site(site, wider, hub, rules)
             if site.unknown is None or site.gone:

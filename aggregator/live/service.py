@@ -38,6 +38,7 @@ from aggregator.live.api import (
     SenderStory,
     SitePage,
     SiteView,
+    State,
 )
 from aggregator.live.events import Broadcast
 from aggregator.live.facts import FactsFinder
@@ -329,7 +330,10 @@ class Service:
             story = await asyncio.to_thread(answers.story, view, reader, msgspec.structs.astuple(query))
         block_id = BlockId(query.region, query.site, query.block)
         try:
-            found = await self._facts.last(block_id, query.sender, story.sender.last_seen_us)
+            sender = story.sender
+            # Of one that is up, its last advisory says when it was heard last before that.
+            about = sender.known_until_us if sender.last_state is State.UP else sender.last_seen_us
+            found = await self._facts.last(block_id, query.sender, about)
         except (ConnectFailed, RequestFailed, ApiError, TimeoutError) as error:
             raise HTTPException(503, f"the hub cannot be asked: {str(error) or 'no answer'}") from error
         if found is None:

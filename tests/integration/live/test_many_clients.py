@@ -6,10 +6,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 
-from aggregator.live.connections import MOST
+from aggregator.live.connections import MOST, bounded
 from shared.instants import MINUTE
 from tests.integration.live.test_serve import now
 from tests.support.lakehouse.hub import Block, Hub
@@ -87,3 +89,31 @@ async def test_whoever_sends_no_whole_request_is_cut_and_never_keeps_others_out(
         assert (await asyncio.to_thread(service.request, "/healthz")).status == 200
         await until(lambda: sum(map(is_cut, [*slow, *many])) >= 100, "there is room")
         await until(lambda: all(map(is_cut, [*slow, *many])), "patience ends")
+
+
+async def test_whoever_leaves_little_of_small_answers_is_cut_too() -> None:
+    """So little that writing never pauses."""
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"20000")]})
+        await send({"type": "http.response.body", "body": bytes(20_000)})
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, http=bounded(1.0), lifespan="off", log_level="critical", timeout_keep_alive=1)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve([listening]))
+    try:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+            client.connect(listening.getsockname())
+
+            def leaves_some() -> bool:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                return any(each.transport.get_write_buffer_size() for each in server.server_state.connections)
+
+            await until(leaves_some, "something of an answer is left")
+            await until(lambda: not server.server_state.connections, "patience ends")
+    finally:
+        server.should_exit = True
+        await serving

@@ -378,3 +378,17 @@ def test_what_vanished_ends_where_an_operator_has_closed_it() -> None:
     assert {(each.key.region, each.key.site, each.outcome) for each in watch.ended} == {
         ("eu", "closed", Outcome.RETIRED), ("ap", "", Outcome.RETIRED)
     }  # fmt: skip
+
+
+def test_a_regions_incident_that_a_vanished_site_keeps_open_hides_no_other_site() -> None:
+    watch = Watch()
+    watch.see(*(Site(site=name, unknown="agent_silent") for name in "abc"), now=NOON + 10 * MINUTE)
+    assert REGION in watch.open
+    # The state is made anew, and the archive has nothing of the third any more.
+    for minute in range(20, 30):
+        at = NOON + minute * MINUTE
+        watch.see(*(Site(site=name, known_until_us=at) for name in "ab"), now=at)
+    assert [*watch.open] == [REGION]
+    at = NOON + 60 * MINUTE
+    watch.see(Site(site="a", unknown="agent_silent"), Site(site="b", known_until_us=at), now=at)
+    assert Key("eu", "a", Cause.UNKNOWN) in watch.open
