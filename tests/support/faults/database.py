@@ -111,7 +111,8 @@ def _read_copies_again(database: sqlite3.Connection) -> None:
             first = min(parse_origin_header(json.loads(headers)[ORIGIN_HEADER])[2] for (headers,) in waiting)
             body = json.loads(state)
             body["position"] |= {"sequence": first - 1, "stored_at": 0}
-            body["examined_sequence"] = body["past_stored_at"] = 0
+            # Of what is read again the clock is no clock that was set back, however long it waits.
+            body["examined_sequence"] = body["past_stored_at"] = body["source_clock"] = 0
             database.execute("UPDATE block SET state = ? WHERE name = ?", (json.dumps(body), name))
 
 
