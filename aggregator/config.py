@@ -66,8 +66,11 @@ class LakehouseSettings(Settings, frozen=True):
     ] = Duration(0)
     fold_watermarks_after: Annotated[
         Duration,
-        Meta(description='age at which watermarks go whose time the next one of their block vouches for; "0": never'),
-    ] = Duration(7 * 86_400_000_000)
+        Meta(
+            description="age at which watermarks go whose time the next one of their block vouches for: longer than any"
+            ' FLEET keeps them, which may bring them again; "0": never'
+        ),
+    ] = Duration(30 * 86_400_000_000)
     spark_master: Annotated[str, Meta(description="Spark's master, such as local[2] or spark://host:7077")] = "local[*]"
     spark: Annotated[dict[str, str], Meta(description="further settings of Spark, by their own names")] = msgspec.field(
         default_factory=dict

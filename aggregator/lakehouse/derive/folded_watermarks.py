@@ -29,6 +29,7 @@ _SPOKEN_BY = (
 )  # fmt: skip
 """What else of a watermark is asked for, though nothing is derived from it."""
 _FOLDED = "muster.folded-through"
+_DAYS_AT_ONCE = 30
 _EPOCH = date(1970, 1, 1)
 
 
@@ -41,25 +42,29 @@ def folded(watermarks: DataFrame, known_through: int) -> DataFrame:
 def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
     """Fold what the table ``watermarks`` has of days before ``midnight`` (microseconds); give how many rows went.
 
-    Whole days at once, each by itself, and none again but for what came late: killed at any point, the next call does
-    the rest. ``position`` is the table's.
+    Whole days, a month of them in a commit, and none again but for what came late: killed at any point, the next call
+    does the rest. ``position`` is the table's.
     """
     iceberg = Iceberg(spark)
     loaded, end = iceberg.load(WATERMARKS), midnight // DAY_US
     folded_through, held = int(loaded.properties().get(_FOLDED) or 0), iceberg.row_count(WATERMARKS)
     files = spark.table(f"{WATERMARKS.identifier}.files").groupBy("partition.observed_through_day").count().collect()
     late = (day for day, count in files if count > 1 or (day - _EPOCH).days >= folded_through)
-    days = [day for day in late if (day - _EPOCH).days < end]
-    if days:
-        commits.replace(_kept(spark, days), WATERMARKS, within(days, "observed_through"), position)
+    days = sorted(day for day in late if (day - _EPOCH).days < end)
+    for begin in range(0, len(days), _DAYS_AT_ONCE):
+        month = days[begin : begin + _DAYS_AT_ONCE]
+        seen = commits.snapshots(spark, (WATERMARKS,))[WATERMARKS.name]
+        kept = _kept(commits.read_at(spark, WATERMARKS, seen), month)
+        commits.replace(kept, WATERMARKS, within(month, "observed_through"), position, seen=seen)
+        folded_through = max(folded_through, (month[-1] - _EPOCH).days + 1)
+        iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(folded_through)).commit()
     if folded_through < end:
         iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(end)).commit()
     return held - iceberg.row_count(WATERMARKS)
 
 
-def _kept(spark: SparkSession, days: Sequence[date]) -> DataFrame:
-    """Give the rows that stay of ``days``."""
-    rows = spark.table(WATERMARKS.identifier)
+def _kept(rows: DataFrame, days: Sequence[date]) -> DataFrame:
+    """Give the rows of ``days`` that stay."""
     is_ahead = f.col("observed_through") > f.col("archived_at")
     # What claims a time to come has its place among those of the day on which it was stored.
     found = rows.where(within(days, "observed_through") | (is_ahead & within(days, "archived_at")))

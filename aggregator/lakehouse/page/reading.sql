@@ -332,7 +332,9 @@ ORDER BY coalesce(up, 0) / nullif(up + down, 0) NULLS LAST, coalesce(down, 0) DE
 -- name: stale_after
 SELECT min(stale_after_us), max(stale_after_us)
 FROM watermarks
-WHERE observed_through BETWEEN make_timestamptz($since) AND make_timestamptz($until) AND [chosen];
+-- Of whole days: of those that are long over, only the first and the last of a day may be left.
+WHERE observed_through BETWEEN make_timestamptz($since - $since % 86400000000)
+  AND make_timestamptz($until - $until % 86400000000 + 86400000000) AND [chosen];
 
 -- name: known_time
 SELECT min(epoch_us(started_at)), max(epoch_us(ended_at)) FROM site_coverage;

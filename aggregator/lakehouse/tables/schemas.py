@@ -75,7 +75,7 @@ ADVISORIES = Table(
 
 WATERMARKS = Table(
     "watermarks",
-    "Every watermark once: what an agent vouches to have observed.",
+    "Every watermark once: what an agent vouches to have observed; of those long over, what no other says too.",
     (
         *_BLOCK,
         Column("agent", "STRING", "name of the agent"),

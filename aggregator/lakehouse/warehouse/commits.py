@@ -94,16 +94,23 @@ def advance(spark: SparkSession, table: Table, position: HubPosition) -> None:
 
 
 def replace(
-    rows: DataFrame, table: Table, where: Column, position: HubPosition, times: tuple[int, int] | None = None
+    rows: DataFrame,
+    table: Table,
+    where: Column,
+    position: HubPosition,
+    times: tuple[int, int] | None = None,
+    *,
+    seen: int | None = None,
 ) -> None:
     """Put ``rows`` in the place of those that match ``where`` and advance the table to ``position``, in one commit.
 
     ``where`` must select whole files (``layout.whole_files``). Rows may lie outside of it too: those are added.
-    ``times`` says on which days they lie, as ``laid_out`` takes it.
+    ``times`` says on which days they lie, as ``laid_out`` takes it. ``seen`` is the snapshot that they were made of:
+    where rows came since to what is replaced, Iceberg refuses. None: no other job writes the table.
     """
     writer = _with_position(laid_out(rows.select(*table.column_names), table, times), table, position)
     writer = writer.option("use-table-distribution-and-ordering", "false").option("fanout-enabled", "false")
-    writer.overwrite(where)
+    (writer if seen is None else _unless_changed_since(writer, seen)).overwrite(where)
 
 
 def read_at(spark: SparkSession, table: Table, snapshot_id: int) -> DataFrame:

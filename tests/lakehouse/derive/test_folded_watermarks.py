@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.derive import derivation
+from aggregator.lakehouse.derive import derivation, folded_watermarks
 from aggregator.lakehouse.derive.folded_watermarks import fold
 from aggregator.lakehouse.tables.schemas import WATERMARKS
 from aggregator.lakehouse.warehouse import commits
@@ -43,6 +43,7 @@ def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
     with monkeypatch.context() as unfolded:
         unfolded.setattr(derivation, "folded", lambda watermarks, _known_through: watermarks)
         archive.derive()
+    monkeypatch.setattr(folded_watermarks, "_DAYS_AT_ONCE", 2)
     wanted, held = archive.tables(), Iceberg(archive.spark).row_count(WATERMARKS)
     archive.maintain()
     assert Iceberg(archive.spark).row_count(WATERMARKS) < held * 3 / 4
