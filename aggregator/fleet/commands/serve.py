@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -58,6 +59,9 @@ async def _serve(settings: AggregatorSettings) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    # A handshake of TLS that does not go on holds a file for a minute, before the connection counts as one.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     service = Service(settings, PolicyOperations(settings), (IncidentWatch(settings), Page()))
     live = settings.live
     family = socket.AF_INET6 if ":" in live.address else socket.AF_INET
