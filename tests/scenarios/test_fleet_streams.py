@@ -41,5 +41,5 @@ async def test_a_tree_is_as_fresh_as_designed_and_counts_everybody_once(tmp_path
 
 
 def test_what_a_plain_replicator_says_is_what_the_tables_are_tried_with() -> None:
-    recorded = Path(__file__).parent.parent / "lakehouse" / "choria_advisories.jsonl"
+    recorded = Path(__file__).parent.parent / "lakehouse" / "bronze" / "choria_advisories.jsonl"
     assert plain_advisories() == recorded.read_bytes().splitlines()

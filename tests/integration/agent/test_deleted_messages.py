@@ -82,7 +82,8 @@ async def test_what_a_damaged_block_of_the_server_held_is_time_that_nobody_saw(t
             return bool(known["counters"].get("blind", {}).get("gap"))
 
         await until(is_counted, "what is lost is a gap")
-        assert "it let go of messages before they were read: retention, or a damaged file" in agent.log
+        line = "it let go of messages before they were read: retention, or a damaged file"
+        await until(lambda: line in agent.log, "the log says so")
 
 
 async def told(stage: Stage, kind: AdvisoryKind, senders: set[str]) -> bool:
