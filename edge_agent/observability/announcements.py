@@ -66,12 +66,12 @@ class Announcements:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _DEADLINE
         for _, reader in self._readers():
-            while not reader.has_left and loop.time() < ends_at:  # noqa: ASYNC110 - the store tells nobody
+            while self._client.is_connected and not reader.has_left and loop.time() < ends_at:  # noqa: ASYNC110
                 await asyncio.sleep(_DEADLINE / 50)
             await self._say(reader, STOPPING)
-        if self._client.is_connected:
+        if self._client.is_connected and (left := ends_at - loop.time()) > 0:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await self._client.flush(_DEADLINE)  # type: ignore[arg-type]
+                await self._client.flush(left)  # type: ignore[arg-type]
 
     async def _say(self, reader: Vouching, condition: str) -> None:
         self._number += 1
