@@ -229,6 +229,17 @@ def known_until(lives: list[Life]) -> int:
     return max((mark.through for life in lives for mark in life.vouched if mark.begun_at < put_back_from), default=0)
 
 
+def reopen(lives: list[Life], at: int) -> None:
+    """Let the marks wait again that vouched for ``at`` or later: one of another life has come late, and may lack some.
+
+    Marks that were kept as one, from before ``at`` to after it, wait as one.
+    """
+    for life in lives:
+        kept = [mark for mark in life.vouched if mark.through < at]
+        life.waiting[:0] = life.vouched[len(kept) :]
+        life.vouched = kept
+
+
 def settle(lives: list[Life]) -> Iterator[Mark]:
     """Give the spans that the waiting marks of one store's ``lives`` vouch for now, in time; they wait no longer."""
     begun = [life for life in lives if life.first_through]

@@ -28,7 +28,7 @@ from aggregator.archive.judgement import (
     judged_watermark,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
-from aggregator.live.coverage import Block, Gap, Life, Mark, known_until, settle
+from aggregator.live.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
 from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
 from shared.instants import EARLIEST
@@ -412,9 +412,24 @@ class Fleet:
         block.ordinal = said.advisory_ordinal
         if said.rebuilt_at_us > block.lost_at:
             self._lose_store(number, said.rebuilt_at_us, changes)
+        is_late = through <= block.known_until and len(block.lives) > 1
+        if is_late:
+            reopen([each for each in block.lives.values() if each.store == life.store], through)
         self._settle(number, life.store, changes)
+        if is_late:
+            self._know_less(block, through)
         if len(block.lives) > 1:
             self._contest(number, changes)
+
+    def _know_less(self, block: Block, since: int) -> None:
+        """Call contested what vouched until another life's late mark showed that advisories lack of it."""
+        stores: dict[int, list[Life]] = {}
+        for life in block.lives.values():
+            stores.setdefault(life.store, []).append(life)
+        known = max(map(known_until, stores.values()))
+        if known < block.known_until:
+            block.contested_from, block.contested_until = since, block.known_until
+            block.known_until, block.known_since = known, min(block.known_since, known)
 
     def _contest(self, number: int, changes: Changes) -> None:
         """Find where two agents spoke for a block at once; where another one is believed than before, retell it."""

@@ -13,30 +13,18 @@ from aggregator.live.feed import Feed
 from shared.instants import DAY, parse_instant
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.lakehouse.hub import ARCHIVE, Message
-from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
+from tests.support.lakehouse.random_fleet import draw_block
 from tests.support.live.archived_history import archived
 from tests.support.waiting import until
 
 START = parse_instant("2026-02-27T00:00:00Z")
-RIVAL = 3
-"""The incarnation of a second agent, as blocks are drawn."""
 
 
 def published(lakehouse: Lakehouse, seed: int, blocks: int) -> int:
     print(f"seed {seed}")
     draw = random.Random(seed)
-    drawn = [draw_block(draw, f"site{number}", "nodes", START, START + 6 * DAY) for number in range(blocks)]
-    histories = list(filter(rival_lacks_nothing, drawn))
+    histories = [draw_block(draw, f"site{number}", "nodes", START, START + 6 * DAY) for number in range(blocks)]
     return lakehouse.hub.publish(Message(each.subject.decode(), each.payload) for each in archived(draw, histories))
-
-
-def rival_lacks_nothing(history: BlockHistory) -> bool:
-    """Tell whether all arrived that a second agent issued which contradicts the first.
-
-    Where some is missing, live and tables do not agree yet on how far the block is known: the tables know less.
-    """
-    counted = max((mark.ordinal for mark in history.marks if mark.incarnation == RIVAL), default=0)
-    return len({each.ordinal for each in history.said if each.incarnation == RIVAL}) >= counted
 
 
 async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:

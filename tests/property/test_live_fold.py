@@ -11,7 +11,7 @@ from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin
 from shared.instants import DAY, parse_instant
 from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
-from tests.support.live.archived_history import archived, has_disputes, known_until, sender_truths
+from tests.support.live.archived_history import archived, archived_at_once, has_disputes, known_until, sender_truths
 
 START = parse_instant("2026-02-27T00:00:00Z")
 ORIGIN = Origin("ARCHIVE", 1)
@@ -99,4 +99,17 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
             assert (sender_id, STATES[senders.state[sender]], since) == (sender_id, *truth)
         block = fleet.blocks[number]
         if not has_disputes(history):
+            assert block.known_until == known_until(history)
+
+
+# Of the first ones, another agent's words come when all that they contradict had vouched, and not all of them.
+@pytest.mark.parametrize("seed", [227, 962, 1220, *range(100)])
+def test_block_is_known_as_far_as_the_account_says_whichever_agents_words_came_first(seed: int) -> None:
+    draw = random.Random(seed)
+    drawn = draw_block(draw, "dub1", "a", START, START + 6 * DAY)
+    messages, history = archived_at_once(draw, drawn, START + 100 * DAY)
+    fleet = folded(messages)
+    for block in fleet.blocks:
+        is_contested = block.known_until < block.contested_until
+        if block.heard_at and not is_contested:
             assert block.known_until == known_until(history)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from tests.support.lakehouse.random_fleet import (
     _believed,
     _strokes,
     disputes,
+    is_known,
     known_spans,
 )
 
@@ -60,9 +62,20 @@ def sender_truths(history: BlockHistory, known_through: int) -> dict[str, Sender
     return found
 
 
+def archived_at_once(draw: random.Random, history: BlockHistory, at: int) -> tuple[list[Archived], BlockHistory]:
+    """Give the messages that an archive got ``at`` once, after it all, and the history as it arrived."""
+    messages = [each._replace(archived_at=at + each.sequence) for each in archived(draw, [history])]
+    arrived = {each.payload: each.archived_at for each in reversed(messages)}
+    block_id = BlockId(REGION, history.site, history.block)
+    marks = [each._replace(archived_at=arrived[encode(_watermark(block_id, each))]) for each in history.marks]
+    return messages, history._replace(marks=marks)
+
+
 def known_until(history: BlockHistory) -> int:
-    """Say until when a block is vouched for; 0: never."""
-    return max((end for _, end, known in known_spans(history, []) if known), default=0)
+    """Say until when a block is known; 0: never."""
+    spans = known_spans(history, [])
+    edges = sorted({at for span in spans for at in span[:2]})
+    return max((end for begin, end in pairwise(edges) if is_known(spans, begin)), default=0)
 
 
 def has_disputes(history: BlockHistory) -> bool:
