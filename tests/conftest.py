@@ -1,12 +1,16 @@
 """What holds for every test: failures of Hypothesis can be played again, and machines may be slow."""
 
+import asyncio
+import inspect
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from shared.cancellation import cancel_all
 from tests.support.distribution import WholeFiles, in_order
 
 # The seed of a run stands in its first lines (pytest-randomly), the example that failed in its last.
@@ -17,9 +21,19 @@ settings.load_profile("muster")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+async def tasks_end() -> AsyncIterator[None]:
+    """End what a test, or a fixture of it, left running: the loop waits for that, but cancels it once only."""
+    yield
+    await cancel_all(asyncio.all_tasks() - {asyncio.current_task()})
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, after pytest-randomly has shuffled it."""
+    """Have every test's tasks end. Begin with what takes longest, after pytest-randomly has shuffled it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.fixturenames.insert(0, tasks_end.__name__)
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
