@@ -1,7 +1,6 @@
 """Build the agent from its settings and run it until it is told to stop: the one composition root."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -35,8 +34,8 @@ from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
-from shared.cancellation import cancel_all
 from shared.instants import SECOND
+from shared.tasks import cancel_all, wait_for_event
 
 log = logging.getLogger("muster.agent")
 
@@ -68,9 +67,8 @@ async def run(settings: AgentSettings) -> None:
             except* StoreDamaged as found:
                 damage = _first_of(found)
                 if damaged_before and time.monotonic() - began < SOON:
-                    with contextlib.suppress(TimeoutError):
-                        async with keep_watchdog(stopping), asyncio.timeout(PAUSE):
-                            await stopping.wait()
+                    async with keep_watchdog(stopping):
+                        await wait_for_event(stopping, PAUSE)
             except* CopyArrived:
                 # After damage that was found at the same time: the copy takes the damaged store's place.
                 damage = None

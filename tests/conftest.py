@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from shared.cancellation import cancel_all
+from shared.tasks import cancel_all
 from tests.support.distribution import WholeFiles, in_order
 
 # The seed of a run stands in its first lines (pytest-randomly), the example that failed in its last.

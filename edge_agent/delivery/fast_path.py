@@ -26,6 +26,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane, OutboxRow, TooLarge
 from edge_agent.runtime.backoff import loop_time
 from edge_agent.store.port import EVERYTHING
+from shared.tasks import wait_for_event
 
 ROOM = 8 << 20
 
@@ -93,9 +94,7 @@ class FastPath:
     async def change(self, within: float) -> None:
         """Wait until something was acknowledged or the fast path closed, for so many seconds at most."""
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._changed.wait()
+        await wait_for_event(self._changed, within)
 
     def close(self) -> None:
         """Close until every row was taken back: nothing leaves meanwhile."""

@@ -23,6 +23,7 @@ from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
 from shared.nats.link_progress import LinkProgress
+from shared.tasks import wait_for_event
 
 log = logging.getLogger("muster.agent")
 
@@ -178,9 +179,7 @@ class JetStreamUpstream:
         """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
         if not self._answers and not self._broken:
             self._arrived.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._arrived.wait()
+            await wait_for_event(self._arrived, patience)
         if self._broken and not self._answers:
             raise UpstreamUnavailable(self._broken)
         answers, self._answers = self._answers, []

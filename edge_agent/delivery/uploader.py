@@ -17,8 +17,8 @@ from edge_agent.delivery.port import Upstream, UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Terms
 from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
 from edge_agent.runtime.tally import Tally
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.port import LaneRows, OutboxStore
+from shared.tasks import is_cancelled
 
 SEND_ROWS = 256
 ACKNOWLEDGEMENT_PATIENCE = 10.0

@@ -27,12 +27,11 @@ from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, Fa
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.watermarks import Watermarks, watermark_context
 from edge_agent.runtime.backoff import Stretch
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.port import Checked, ConsumerState, Opened, Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
-from shared.cancellation import cancel_all
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant
+from shared.tasks import cancel_all, is_cancelled
 
 log = logging.getLogger("muster.agent")
 

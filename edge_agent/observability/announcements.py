@@ -15,7 +15,7 @@ from nats.aio.client import Client
 
 from edge_agent.core.records import OutboxRow
 from edge_agent.observability.conditions import STARTING, Condition, errors
-from edge_agent.runtime.tasks import is_cancelled
+from shared.tasks import is_cancelled
 from shared.wire import STOPPING
 
 _DEADLINE = 1.0

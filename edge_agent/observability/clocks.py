@@ -14,7 +14,6 @@ None of this dates anything that senders did: what is not followed proves no tim
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -22,6 +21,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.observability.status_board import now
 from edge_agent.store.port import EVERYTHING
 from shared.instants import MINUTE, SECOND, format_duration
+from shared.tasks import wait_for_event
 
 REGION_PATIENCE = 20 * SECOND
 """How long after its start an agent whose own clock contradicts its site's waits to hear the region's."""
@@ -71,9 +71,7 @@ class Clocks:
     async def hear(self) -> None:
         """Wait for the region's clock, no longer than ``REGION_PATIENCE`` after the start."""
         patience = REGION_PATIENCE - (self.elapsed() - self._began_at)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(patience, 0) / SECOND):
-                await self._heard.wait()
+        await wait_for_event(self._heard, max(patience, 0) / SECOND)
 
 
 class SiteClock:

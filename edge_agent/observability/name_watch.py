@@ -6,7 +6,6 @@ our own watermarks: else ours might always be the last one.
 """
 
 import asyncio
-import contextlib
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 
@@ -18,12 +17,12 @@ from nats.aio.msg import Msg
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.namesake import NamePhase, Namesake, Sightings, began_at
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.port import is_denied
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_instant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, Failure, PubAck, api_prefix, request
 from shared.subjects import watermark_subject
+from shared.tasks import is_cancelled, wait_for_event
 from shared.wire import Watermark, WireError, decode_watermark
 
 ANSWER_DEADLINE = 5.0
@@ -263,9 +262,7 @@ class NameWatch:
 
     async def _pause(self, seconds: float) -> None:
         self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+        await wait_for_event(self._changed, seconds)
 
 
 def _single_message(answer: bytes, stream: str) -> bytes:

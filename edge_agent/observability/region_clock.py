@@ -5,7 +5,6 @@ permitted to whoever delivers there, and stores nothing.
 """
 
 import asyncio
-import contextlib
 
 import msgspec
 import nats.errors
@@ -13,11 +12,11 @@ from nats.aio.client import Client
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.observability.clocks import Clocks
-from edge_agent.runtime.tasks import is_cancelled
 from shared.instants import InvalidInstant, parse_instant
 from shared.nats.jetstream_api import ApiError, PubAck, RequestFailed, api_prefix, request_json
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
+from shared.tasks import is_cancelled, wait_for_event
 
 ASK_EVERY, ASK_SOON, SOON = 60.0, 5.0, 6
 """How often, in seconds, it is asked for: so many times sooner where a connection has not told it yet."""
@@ -72,9 +71,7 @@ class RegionClock:
             self._changed.clear()
             is_known = self._client.is_connected and await self.hear()
             self._tries += 1
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ASK_EVERY if is_known or self._tries > SOON else ASK_SOON):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, ASK_EVERY if is_known or self._tries > SOON else ASK_SOON)
 
     async def _ask_time(self, request: str) -> bool:
         subject = self._asked = f"{self._api}.{request}"

@@ -15,12 +15,12 @@ from edge_agent.observability import conditions
 from edge_agent.observability.server_versions import needs_of_region, needs_of_source
 from edge_agent.observability.status_board import UPSTREAM, StatusBoard, now, source_part
 from edge_agent.runtime.links import Links, Opened, beside
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.port import EVERYTHING
 from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.nats.connection import ConnectFailed, ConnectionSettings
 from shared.nats.server_version import version_of
+from shared.tasks import is_cancelled
 
 LOOK_EVERY = 60.0
 

@@ -37,6 +37,7 @@ from edge_agent.store.files import Hold
 from edge_agent.store.port import OutboxLevel, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND
+from shared.tasks import wait_for_event
 
 WRITE_INTERVAL = 2.0
 MOST_NOTED = 30
@@ -210,9 +211,7 @@ class StatusBoard:
         self._store, is_noted = store, False
         report = self.reporter(STORE)
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WRITE_INTERVAL):
-                    await self._changed.wait()
+            await wait_for_event(self._changed, WRITE_INTERVAL)
             self._changed.clear()
             where = hold.displaced()
             if where or STORE in self._parts:

@@ -23,12 +23,12 @@ from edge_agent.ingest.watermarks import watermark_context
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged
 from edge_agent.runtime.backoff import Stretch, loop_time
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.port import Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import Incarnation
 from shared.instants import SECOND
+from shared.tasks import is_cancelled
 
 MOST_ENTRIES = 64
 READ_PATIENCE = 0.5

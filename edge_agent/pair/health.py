@@ -15,8 +15,8 @@ from nats.aio.client import Client
 
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.status_board import CONNECTED, StatusBoard, source_part, stream_part
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.housekeeping import DISK_RESERVE
+from shared.tasks import is_cancelled
 
 ASK_EVERY = 2.0
 ANSWER_DEADLINE = 3.0

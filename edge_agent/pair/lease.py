@@ -15,10 +15,10 @@ from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Writer
 from edge_agent.runtime.backoff import loop_time
-from edge_agent.runtime.tasks import is_cancelled, to_its_end
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId
+from shared.tasks import is_cancelled, to_its_end
 
 RESIGN_WITHIN = 1.0
 

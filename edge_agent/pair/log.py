@@ -1,7 +1,6 @@
 """Keep a pair's log in a JetStream stream: append behind what one knows, read in order, notice that more has come."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from shared.nats.jetstream_api import (
     api_prefix,
     request_json,
 )
+from shared.tasks import wait_for_event
 
 DEADLINE = 2.0
 MAX_BYTES = 64 << 20
@@ -147,9 +147,7 @@ class PairLog:
 
     async def change(self, within: float) -> None:
         """Wait until something may have been appended, for so many seconds at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._arrived.wait()
+        await wait_for_event(self._arrived, within)
         self._arrived.clear()
 
     async def append(self, entry: Entry, behind: int) -> int:

@@ -38,11 +38,10 @@ from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.runtime.backoff import loop_time
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.port import StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancel_all
 from shared.instants import SECOND
+from shared.tasks import cancel_all, is_cancelled
 
 LOOK_AGAIN_AFTER = 30.0
 LOOK_AT_BOTH_EVERY = 0.5

@@ -17,8 +17,8 @@ from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log_entry import Logged, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
 from edge_agent.runtime.backoff import loop_time
-from edge_agent.runtime.tasks import is_cancelled
 from shared.instants import SECOND
+from shared.tasks import is_cancelled
 
 ANNOUNCE_EVERY = 1.0
 HEARD_LATELY = 3.0

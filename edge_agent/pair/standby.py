@@ -18,9 +18,8 @@ from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
 from edge_agent.runtime.backoff import loop_time
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancel_all
+from shared.tasks import cancel_all, is_cancelled
 
 LOOK_EVERY = 0.25
 RETRY_AFTER = 1.0

@@ -23,15 +23,14 @@ from nats.aio.msg import Msg
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane
 from edge_agent.pair.log_entry import Writer
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.marker import forget
 from edge_agent.store.senders import check_senders
 from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import StoreDamaged, damage_detection
 from shared.blake2 import blake2b
-from shared.cancellation import cancel_all
 from shared.system_errors import reason_of
+from shared.tasks import cancel_all, is_cancelled
 
 _MANY = 1_000
 

@@ -16,7 +16,6 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from edge_agent.core.policy import PolicyRevisions
-from edge_agent.runtime.tasks import is_cancelled
 from edge_agent.source.api import resets_consumers
 from edge_agent.source.replies import delivery_of
 from shared.nats.jetstream_api import (
@@ -28,6 +27,7 @@ from shared.nats.jetstream_api import (
     request_json,
 )
 from shared.policy import STREAM, Revision, ScopedRevision, consumer_config, consumer_name, read_scoped_revision
+from shared.tasks import is_cancelled, wait_for_event
 
 REQUEST_DEADLINE = 5.0
 PULL_EXPIRES = 30.0
@@ -265,8 +265,4 @@ class PolicyFeed:
             self._report(phase, reason)
 
     async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+        await wait_for_event(self._changed, seconds)

@@ -1,7 +1,6 @@
 """Open the agent's links, however long it takes, and let whoever works over one know of every change."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
@@ -10,6 +9,7 @@ import msgspec
 
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
+from shared.tasks import wait_for_event
 
 log = logging.getLogger("muster.agent")
 
@@ -75,9 +75,7 @@ class Links:
 
     async def opened_one(self, within: float) -> None:
         """Wait until another connection was opened, for so many seconds at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._has_opened.wait()
+        await wait_for_event(self._has_opened, within)
         self._has_opened.clear()
 
     async def close(self) -> None:

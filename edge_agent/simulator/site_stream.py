@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 from nats.aio.client import Client
 
-from shared.cancellation import cancel_all
 from shared.nats.client import EdgeClient
 from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
 from shared.nats.settings import ConnectionSettings
 from shared.subjects import covers
+from shared.tasks import cancel_all
 
 _CONNECT_DEADLINE: Final = 10.0
 _DEADLINE: Final = 5.0

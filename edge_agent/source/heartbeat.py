@@ -17,6 +17,7 @@ from edge_agent.core.observation import HEARTBEAT_HEADER
 from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.jetstream_api import PubAck
+from shared.tasks import is_cancelled
 
 ANSWER_DEADLINE = 5.0
 SUBJECT_HEADER = "Choria-SR-Subject"
@@ -46,9 +47,8 @@ class Heartbeat:
     async def run(self, read_at: Callable[[], float]) -> None:
         """Send until cancelled; ``read_at`` gives the loop's time at which the block last read a message."""
         loop = asyncio.get_running_loop()
-        task, sent_at = asyncio.current_task(), loop.time()
-        # Before Python 3.12 a request loses a cancellation that meets its answer.
-        while task is None or not task.cancelling():
+        sent_at = loop.time()
+        while not is_cancelled():
             idle_at = max(read_at(), sent_at) + self._interval
             if loop.time() < idle_at:
                 await asyncio.sleep(idle_at - loop.time())

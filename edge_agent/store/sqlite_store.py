@@ -20,7 +20,6 @@ from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.core.senders import SenderTable
 from edge_agent.runtime.tally import Tally
-from edge_agent.runtime.tasks import to_its_end
 from edge_agent.store import schema
 from edge_agent.store.batches import Oversized, SideBatch, write_beside_blocks, write_block_batch
 from edge_agent.store.chunks import read_pending
@@ -49,6 +48,7 @@ from edge_agent.store.senders import load_senders
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from edge_agent.store.sqlite import damage_detection, in_thread, transact
 from shared.identifiers import BlockId
+from shared.tasks import to_its_end
 
 LOCK_PATIENCE = 10.0
 """How long a transaction waits for another process that has the file locked, in seconds."""

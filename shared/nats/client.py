@@ -15,11 +15,11 @@ from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
-from shared.cancellation import keep_cancellation
 from shared.nats.dispatch import DirectClient
 from shared.nats.link_progress import Connection, LinkProgress
 from shared.nats.secrets import Login, sign, tls_context
 from shared.nats.settings import TlsSettings
+from shared.tasks import keep_cancellation
 from shared.tolerant_json import text_of
 
 UNANSWERED_REQUESTS = 3

@@ -13,12 +13,12 @@ import msgspec
 import nats.errors
 from nats.protocol.parser import PERMISSIONS_ERR
 
-from shared.cancellation import cancel_all
 from shared.nats.causes import MEND_FILE, Cause, explain
 from shared.nats.client import EdgeClient
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
 from shared.nats.secrets import Login, UnusableSecret, login, tls_context
 from shared.nats.settings import AuthSettings, ConnectionSettings, TlsSettings
+from shared.tasks import cancel_all
 
 __all__ = [
     "ApiError",

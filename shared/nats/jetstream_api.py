@@ -14,7 +14,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.cancellation import keep_cancellation
+from shared.tasks import keep_cancellation
 
 T = TypeVar("T")
 

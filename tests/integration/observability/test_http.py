@@ -20,7 +20,7 @@ from edge_agent.observability import http
 from edge_agent.observability.status_board import StatusBoard
 from edge_agent.store.read_only import reading
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.cancellation import cancel_all
+from shared.tasks import cancel_all
 from tests.support.agent.agent_process import free_address
 from tests.support.observability.exposition import parsed
 from tests.support.store.store_batches import ROOM, advisory, batch, opened

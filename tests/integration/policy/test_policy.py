@@ -11,10 +11,10 @@ from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.model import HUB, Place
 from edge_agent.policy.feed import PolicyFeed
-from shared.cancellation import cancel_all
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
 from shared.policy import Order, Scope, SetThresholds
+from shared.tasks import cancel_all
 from shared.thresholds import Thresholds
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
 from tests.support.agent.operated_agent import OperatedAgent

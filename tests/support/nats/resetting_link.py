@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Self
 
-from shared.cancellation import cancel_all
+from shared.tasks import cancel_all
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 

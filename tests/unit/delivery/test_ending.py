@@ -12,8 +12,8 @@ from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.shipment import Answer, Shipment
 from edge_agent.delivery.uploader import Uploader
 from edge_agent.source.port import SourceUnavailable
-from shared.cancellation import cancel_all
 from shared.instants import SECOND
+from shared.tasks import cancel_all
 from tests.support.agent.mortal_agent import MortalAgent
 from tests.support.core.scripted_stream import ScriptedStream
 from tests.support.store.store_batches import opened
