@@ -3,8 +3,8 @@
 import msgspec
 
 from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
+from edge_agent.core.observation import Rejections
 from edge_agent.core.policy import Policy, PolicyRevisions
-from edge_agent.core.rejections import Rejections
 from edge_agent.core.stream_past import StreamTakes
 from shared.identifiers import SourcePosition
 

@@ -4,9 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.observation import Observation, Rejected, Rejections, RejectReason, SourceMessage, with_another
 from edge_agent.core.policy import Policy
-from edge_agent.core.rejections import Rejections, with_another
 from edge_agent.core.senders import SenderState
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason

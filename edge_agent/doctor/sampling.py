@@ -11,9 +11,8 @@ from nats.js.errors import Error as JetStreamError
 
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Observation, Rejected, SourceMessage
+from edge_agent.core.observation import Observation, Rejected, SourceMessage, excerpt
 from edge_agent.core.payload import DigestRule
-from edge_agent.core.rejections import excerpt
 from edge_agent.doctor.visit import Visit
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of

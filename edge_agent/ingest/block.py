@@ -1,4 +1,4 @@
-"""The rules of a stream block's reading loop, and its phases."""
+"""The rules of a stream block's reading loop, its phases, and which state its next watermark may vouch for."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -9,9 +9,11 @@ import msgspec
 from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy, PolicyRevisions
+from edge_agent.core.records import Lane, WatermarkContext
 from edge_agent.ingest.port import ClockBound, Journal, Orders
 from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
-from edge_agent.store.port import EVERYTHING
+from edge_agent.store.port import EVERYTHING, BatchStore
+from shared.instants import SECOND
 
 
 class IngestPhase(StrEnum):
@@ -68,3 +70,51 @@ class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     def contradiction(self, state: BlockState, site_at: int) -> str:
         """Say how the stream's clock stands to others, where it is not followed."""
         return self.clock.contradiction(site_at) if self.clock is not None and state.clock_ahead else ""
+
+
+class Watermarks:
+    """One block's watermarks: at most one for each ``interval`` (microseconds), and none that says nothing new.
+
+    Instants here are the event loop's, in seconds: the agent's own clock only paces.
+    """
+
+    def __init__(self, interval: int) -> None:
+        self._interval = interval / SECOND
+        self._due_at = 0.0
+        self._through = 0
+        self.vouched: BlockState | None = None
+        """What the last one vouched for, in this run or before it."""
+        self.count = 0
+
+    def begin(self, state: BlockState) -> None:
+        """Note what a run before has committed: no further than that, it can be vouched for."""
+        if state.pending_blind is None and not state.is_suspended and state.observed_through:
+            self.vouched = state
+
+    def are_due(self, at: float) -> bool:
+        """Tell whether the next one is due, if there is anything to vouch for."""
+        return at >= self._due_at
+
+    def has_progress(self, state: BlockState) -> bool:
+        """Tell whether a state has anything new to vouch for.
+
+        Coverage that is about to be closed is vouched for by the watermark that closes it.
+        """
+        is_covered = state.pending_blind is None and not state.is_suspended
+        return is_covered and state.observed_through != self._through
+
+    def made(self, state: BlockState, at: float) -> None:
+        """Note that a state's is committed, as it is when the mode writes none."""
+        self._through, self.vouched = state.observed_through, state
+        self.count += 1
+        self._due_at = at + self._interval
+
+
+def watermark_context(senders: dict[str, int], store: BatchStore, block: str) -> WatermarkContext:
+    """Look up what a watermark of a block tells beside the block's state."""
+    depths = store.depths()
+    return WatermarkContext(
+        senders=senders,
+        outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
+        outbox_counters=store.outbox_counters(block),
+    )

@@ -20,12 +20,11 @@ from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
-from edge_agent.core.thinning import Thinning
 from edge_agent.delivery.fast_path import BlockFastPath
-from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
+from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, watermark_context
 from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
 from edge_agent.ingest.port import Progress
-from edge_agent.ingest.watermarks import Watermarks, watermark_context
+from edge_agent.ingest.thinning import Thinning
 from edge_agent.runtime.backoff import Stretch
 from edge_agent.source.port import Checked, ConsumerState, Opened, Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable

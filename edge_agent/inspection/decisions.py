@@ -12,7 +12,7 @@ import msgspec
 from edge_agent.core.records import Lane
 from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
 from edge_agent.inspection.moments import moment, rough
-from edge_agent.store import decision_log_sql
+from edge_agent.store import decision_log
 from edge_agent.store.read_only import reading
 from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
@@ -30,12 +30,12 @@ SELECT last.*,
 FROM (
   SELECT row_id, 0 AS lane, block, sender_id, kind, '' AS reason, at, last_seen_at, incarnation, sequence,
     opening_incarnation, opening_sequence, ordinal, rebuilt, 0 AS size, '' AS fate
-  FROM {decision_log_sql.LOGGED_ADVISORIES}
+  FROM {decision_log.LOGGED_ADVISORIES}
   WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
     AND kind IN (SELECT value FROM json_each(:kinds)) AND block IN (SELECT value FROM json_each(:blocks))
   UNION ALL
   SELECT row_id, 1, block, sender_id, 'forwarded', reason, at, at, incarnation, sequence, 0, 0, 0, 0, size, fate
-  FROM {decision_log_sql.LOGGED_FORWARDS}
+  FROM {decision_log.LOGGED_FORWARDS}
   WHERE through > :after AND row_id > :after AND at >= :since AND sender_id GLOB :sender
     AND 'forwarded' IN (SELECT value FROM json_each(:kinds)) AND block IN (SELECT value FROM json_each(:blocks))
   ORDER BY row_id DESC LIMIT :limit

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.decisions import BlindSpan, Clamped, RecordedInput, SenderAskedFor, SenderRetired
-from edge_agent.core.rejections import Rejection, bearing
+from edge_agent.core.observation import Rejection, bearing
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
-from edge_agent.store import decision_log_sql
+from edge_agent.store import decision_log
 from edge_agent.store.read_only import StoreUnreadable
 from shared.identifiers import AdvisoryKind
 from shared.tables import visible
@@ -67,7 +67,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
     database.execute("BEGIN")
     blocks = read_blocks(database, stream)
     rows = {row[0] >> 32: row for row in database.execute(SENDER, (sender_id,))}
-    log_begins_at = database.execute(decision_log_sql.LOG_BEGINS).fetchone()[0] or 0
+    log_begins_at = database.execute(decision_log.LOG_BEGINS).fetchone()[0] or 0
     explanations = []
     for number, block in blocks.items():
         name = block.block_id.block

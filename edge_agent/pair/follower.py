@@ -16,10 +16,9 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Draft, Tracker
-from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of
+from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, watermark_context
 from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
-from edge_agent.ingest.watermarks import watermark_context
 from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.log_entry import Entry, EntryKind, Logged
 from edge_agent.runtime.backoff import Stretch, loop_time

@@ -14,17 +14,172 @@ from functools import partial
 
 import msgspec
 
+from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow, TooLarge, size_of
-from edge_agent.store import chunks, decision_log_sql, schema
+from edge_agent.store import chunks, decision_log, schema
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.outbox_delta import OutboxDelta
 from edge_agent.store.outbox_index import OutboxIndex, merge_watermarks
 from edge_agent.store.port import DroppedTooLarge, LaneDepth, PutBack
-from edge_agent.store.set_apart import SetApartChange
+from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import put_rows
 
 OUTBOX_FULL = "outbox_full"
 TOO_LARGE = "too_large"
+SET_APART_FULL = "set_apart_full"
+NEWER_SAMPLE = "newer_sample"
+
+
+class OutboxDelta:
+    """The counts of one transaction. They start from the outbox index, which adopts them when that was durable.
+
+    ``depths`` is what waits by lane, ``chunked`` how much of that in chunks, in bytes. ``additions`` is what was let go
+    by block, ``dropped`` how much of it for an operator. ``set_apart`` waits beside the lanes, for a larger limit.
+    """
+
+    def __init__(self, index: OutboxIndex) -> None:
+        self.depths = dict(index.depths)
+        self.chunked = dict(index.chunked)
+        self.additions: dict[str, Counters] = {}
+        self.dropped = LaneDepth()
+        self.set_apart = index.set_apart
+        self._max_outbox = index.max_outbox
+        self._fates: list[tuple[str, int]] = []
+
+    @property
+    def excess(self) -> int:
+        """Give how far the outbox is over its limit, in bytes; below 0 where it is not."""
+        return sum(depth.size for depth in self.depths.values()) - self._max_outbox
+
+    def has_single_rows(self, lane: Lane) -> bool:
+        """Tell whether any rows of a lane are in no chunk."""
+        return self.depths[lane].size > self.chunked[lane]
+
+    def resize(self, lane: Lane, rows: int, size: int) -> None:
+        """Count rows that come, or go where that is negative; ``size`` in bytes."""
+        depth = self.depths[lane]
+        self.depths[lane] = LaneDepth(depth.rows + rows, depth.size + size)
+
+    def resize_chunked(self, lane: Lane, rows: int, size: int) -> None:
+        """Count rows that come, or go, as chunks."""
+        self.resize(lane, rows, size)
+        self.chunked[lane] += size
+
+    def replace(self, block: str, row_id: int) -> None:
+        """Count a registration in whose place a newer one of its sender leaves; its size is the caller's to count."""
+        self.count(block, "compacted", NEWER_SAMPLE)
+        self._fates.append((NEWER_SAMPLE, row_id))
+
+    def drop(self, block: str, cause: str, row_id: int, size: int) -> None:
+        """Count a registration, of ``size`` bytes, that is dropped."""
+        self.count(block, "dropped", cause)
+        self._fates.append((cause, row_id))
+        self.resize(Lane.REGISTRATIONS, -1, -size)
+
+    def drop_together(self, block: str, cause: str, rows: int, size: int) -> None:
+        """Count registrations that an operator has dropped; what became of each is left to who deletes them."""
+        self.count(block, "dropped", cause, rows)
+        self.resize(Lane.REGISTRATIONS, -rows, -size)
+        self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
+
+    def resize_set_apart(self, rows: int, size: int) -> None:
+        """Count rows that are set apart, or no longer."""
+        self.set_apart = LaneDepth(self.set_apart.rows + rows, self.set_apart.size + size)
+
+    def drop_set_apart(self, block: str, cause: str, size: int) -> None:
+        """Count one of those that are set apart, of ``size`` bytes, that is dropped."""
+        self.count(block, "dropped", cause)
+        self.resize_set_apart(-1, -size)
+        self.dropped = LaneDepth(self.dropped.rows + 1, self.dropped.size + size)
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Write what was counted, and what became of the registrations that were let go one by one."""
+        if self._fates:
+            database.executemany(decision_log.SET_FATE, self._fates)
+            database.executemany(decision_log.SET_FATE_IN_CHUNK, self._fates)
+        counts = [
+            (block, what, cause, count)
+            for block, additions in self.additions.items()
+            for what, causes in additions.items()
+            for cause, count in causes.items()
+        ]
+        if counts:
+            database.executemany(schema.ADD_COUNT, counts)
+
+    def count(self, block: str, what: str, cause: str, count: int = 1) -> None:
+        """Count what happened to so many records of a block."""
+        causes = self.additions.setdefault(block, {}).setdefault(what, {})
+        causes[cause] = causes.get(cause, 0) + count
+
+
+class SetApartChange:
+    """What one transaction does to what is set apart; adopt() it when that was durable.
+
+    A row that goes back to its lane, for another trial, gets a new id. It is known by that here for a while: set apart
+    again, it is no news, and has been too large since the first time.
+    """
+
+    def __init__(self, index: OutboxIndex, delta: OutboxDelta) -> None:
+        self._index, self._delta = index, delta
+        self._kept: list[int] = []
+        self._returned: dict[int, int] = {}
+
+    def adopt(self) -> None:
+        """Note in the outbox index which rows were tried again."""
+        self._index.returned |= self._returned
+        for row_id in self._kept:
+            self._index.returned.pop(row_id, None)
+
+    def keep(self, database: sqlite3.Connection, row: OutboxRow, too_large: TooLarge, at: int) -> None:
+        """Take a row over from its lane, where it still is; beyond the bound, the oldest goes, counted."""
+        first_at = self._index.returned.get(row.row_id)
+        values = (too_large.limit, too_large.needed, first_at or at, row.row_id)
+        if not database.execute(schema.set_apart(row.lane), values).rowcount:
+            return
+        self._kept.append(row.row_id)
+        self._delta.resize_set_apart(1, row.size)
+        if first_at is None:
+            self._delta.count(row.block, "set_apart", too_large.limit)
+        while (excess := self._delta.set_apart.size - self._index.max_set_apart) > 0:
+            for row_id, block, size in database.execute(schema.OLDEST_SET_APART).fetchall():
+                if excess <= 0:
+                    break
+                excess -= size
+                self._drop(database, (row_id, block, size), SET_APART_FULL)
+
+    def take(self, database: sqlite3.Connection, which: PutBack) -> list[tuple[OutboxRow, int]]:
+        """Give up rows that go back to their lane, in the order in which they came; and since when they were here."""
+        chosen: list[int] = []
+        size = 0
+        wanted = (which.lane, which.block, which.limit, which.needed, which.before)
+        for row_id, row_size in database.execute(schema.SET_APART_OF_BLOCK, wanted).fetchall():
+            chosen.append(row_id)
+            size += row_size
+            if size >= which.byte_limit:
+                break
+        found = [set_apart_row(database, row_id) for row_id in sorted(chosen)]
+        database.executemany(schema.DELETE_SET_APART, [(row_id,) for row_id in chosen])
+        self._delta.resize_set_apart(-len(found), -sum(row.size for row, _ in found))
+        return found
+
+    def returned(self, row_id: int, at: int) -> None:
+        """Note the new id of a row that goes back."""
+        self._returned[row_id] = at
+
+    @property
+    def returned_ids(self) -> list[int]:
+        """Give the new ids of the rows that go back."""
+        return list(self._returned)
+
+    def drop(self, database: sqlite3.Connection, blocks: str, cause: str) -> None:
+        """Drop everything of the blocks that match a GLOB, counted."""
+        for row in database.execute(schema.SET_APART_OF_BLOCKS, (blocks,)).fetchall():
+            self._drop(database, row, cause)
+
+    def _drop(self, database: sqlite3.Connection, row: tuple[int, str, int], cause: str) -> None:
+        row_id, block, size = row
+        database.execute(schema.DELETE_SET_APART, (row_id,))
+        self._delta.drop_set_apart(block, cause, size)
+
 
 _encode = msgspec.json.Encoder().encode
 
@@ -166,7 +321,7 @@ class OutboxChange:
         else:
             self._delta.resize(lane, -1, -row.size)
         if row.is_watermark:
-            self._delta.count_dropped(row.block, TOO_LARGE)
+            self._delta.count(row.block, "dropped", TOO_LARGE)
         if not is_kept:
             self._database.execute(schema.NOTE_TOO_LARGE, (row.block, too_large.limit, too_large.needed, at))
             self._dropped.add((row.block, too_large.limit))
@@ -201,13 +356,13 @@ class OutboxChange:
             self._delta.drop_together(chunk.block, cause, chunk.count, chunk.size)
             self._delta.chunked[Lane.REGISTRATIONS] -= chunk.size
             within = (cause, chunk.first_row_id, chunk.last_row_id)
-            self._database.execute(decision_log_sql.SET_FATES_WITHIN, within)
-            self._database.execute(decision_log_sql.SET_FATES_WITHIN_CHUNKS, within)
+            self._database.execute(decision_log.SET_FATES_WITHIN, within)
+            self._database.execute(decision_log.SET_FATES_WITHIN_CHUNKS, within)
             self._database.execute(schema.delete_chunk(Lane.REGISTRATIONS), (chunk.last_row_id,))
         for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
             self._delta.drop_together(block, cause, rows, size)
-        self._database.execute(decision_log_sql.SET_FATE_OF_UNSENT, (cause, *which))
-        self._database.execute(decision_log_sql.SET_FATE_OF_UNSENT_IN_CHUNK, (cause, *which))
+        self._database.execute(decision_log.SET_FATE_OF_UNSENT, (cause, *which))
+        self._database.execute(decision_log.SET_FATE_OF_UNSENT_IN_CHUNK, (cause, *which))
         self._database.execute(schema.DELETE_UNSENT, which)
         self._has_dropped_unsent = True
 

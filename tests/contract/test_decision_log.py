@@ -17,7 +17,7 @@ from edge_agent.core.records import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection import decisions
 from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
-from edge_agent.store import chunks, decision_log_sql
+from edge_agent.store import chunks, decision_log
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind, BlockId, SourcePosition
@@ -80,9 +80,7 @@ async def test_a_batch_that_fails_leaves_no_decision_and_the_next_is_counted_rig
 
 def ends_of_log(path: Path) -> tuple[int, str, str]:
     with closing(sqlite3.connect(path)) as database:
-        logged = database.execute(
-            f"SELECT sender_id FROM {decision_log_sql.LOGGED_ADVISORIES} ORDER BY row_id"
-        ).fetchall()
+        logged = database.execute(f"SELECT sender_id FROM {decision_log.LOGGED_ADVISORIES} ORDER BY row_id").fetchall()
         return len(logged), logged[0][0], logged[-1][0]
 
 
@@ -90,20 +88,20 @@ async def test_the_logs_are_bounded_each_by_itself_also_after_a_restart(tmp_path
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch([forward(f"first-{n}", 1) for n in range(3)]))
-        for first in range(0, decision_log_sql.DECISIONS_KEPT, 10_000):
+        for first in range(0, decision_log.DECISIONS_KEPT, 10_000):
             await store.commit(batch([advise(f"node{n}", n + 1) for n in range(first, first + 10_000)]))
             store.delete_through(Lane.ADVISORIES, 1 << 60)
     async with opened(path) as store:
         await store.commit(batch([advise(f"last-{n}", n + 1) for n in range(7)]))
         # Of a chunk all decisions are kept, or none.
-        assert ends_of_log(path) == (decision_log_sql.DECISIONS_KEPT + 7, "node0", "last-6")
+        assert ends_of_log(path) == (decision_log.DECISIONS_KEPT + 7, "node0", "last-6")
         for first in range(0, chunks.CHUNK_ROWS, 70):
             await store.commit(batch([advise(f"more-{n}", n + 1) for n in range(first, first + 70)]))
-        assert ends_of_log(path) == (decision_log_sql.DECISIONS_KEPT + 57, "node1000", "more-1049")
-        for first in range(0, decision_log_sql.DECISIONS_KEPT, 10_000):
+        assert ends_of_log(path) == (decision_log.DECISIONS_KEPT + 57, "node1000", "more-1049")
+        for first in range(0, decision_log.DECISIONS_KEPT, 10_000):
             await store.commit(batch([advise(f"next{n}", n + 1) for n in range(first, first + 10_000)]))
             store.delete_through(Lane.ADVISORIES, 1 << 60)
-        assert ends_of_log(path) == (decision_log_sql.DECISIONS_KEPT, "next0", "next99999")
+        assert ends_of_log(path) == (decision_log.DECISIONS_KEPT, "next0", "next99999")
     with reading(path) as database:
         assert [each.sender_id for each in last_decisions(database, DecisionFilter(kinds=("forwarded",)), 0)] == [
             f"first-{n}" for n in range(3)

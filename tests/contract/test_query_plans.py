@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import Lane, SizeLimit, TooLarge
-from edge_agent.store import decision_log_sql, schema
+from edge_agent.store import decision_log, schema
 from edge_agent.store.files import prepare
 from tests.support.store.store_batches import advisory, batch, copy, opened, registration, sender, watermark
 
@@ -49,7 +49,7 @@ def plan_of(database: sqlite3.Connection, statement: str) -> list[str]:
         (schema.chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
         (schema.delete_chunks_through(Lane.ADVISORIES), THROUGH.format("advisory_chunk")),
         (schema.UNSENT_CHUNKS, BEHIND.format("registration_chunk")),
-        (decision_log_sql.delete_log_chunks(decision_log_sql.FORWARD_LOG), THROUGH.format("forward_log_chunk")),
+        (decision_log.delete_log_chunks(decision_log.FORWARD_LOG), THROUGH.format("forward_log_chunk")),
         (schema.delete_through(Lane.ADVISORIES), THROUGH.format(ADVISORIES)),
         (schema.delete_through(Lane.REGISTRATIONS), THROUGH.format(REGISTRATIONS)),
         (schema.delete_through(Lane.COPIES), THROUGH.format(COPIES)),

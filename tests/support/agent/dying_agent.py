@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.cli import main
-from edge_agent.store import decision_log_sql, schema
+from edge_agent.store import decision_log, schema
 
 DEATH = "MUSTER_TEST_DEATH"
 _OF_A_BATCH = re.compile(r"INSERT (OR REPLACE )?INTO (block|sender|\w+_outbox)\b")
@@ -63,6 +63,6 @@ class DyingConnection(sqlite3.Connection):
 if __name__ == "__main__":
     # What a straight run needs is all of it, however long the schedule.
     schema.FORGET_INPUTS = ""
-    decision_log_sql.DECISIONS_KEPT = 100_000_000
+    decision_log.DECISIONS_KEPT = 100_000_000
     setattr(sqlite3, "connect", partial(sqlite3.connect, factory=DyingConnection))  # noqa: B010 - typed as it was
     main()

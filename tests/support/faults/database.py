@@ -13,7 +13,7 @@ import msgspec
 
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store import marker, schema
-from edge_agent.store.decision_log_sql import LOGGED_ADVISORIES, LOGGED_FORWARDS
+from edge_agent.store.decision_log import LOGGED_ADVISORIES, LOGGED_FORWARDS
 from shared.wire import ORIGIN_HEADER, parse_origin_header
 
 # What takes back each step of edge_agent.store.files, by the version that the step leads to.

@@ -20,7 +20,7 @@ from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.core.replay import replay
 from edge_agent.pair.log_entry import EntryKind, decode_entry
 from edge_agent.source.replies import delivery_of
-from edge_agent.store.decision_log_sql import LOGGED_FORWARDS
+from edge_agent.store.decision_log import LOGGED_FORWARDS
 from shared import wire
 from shared.embedded.server import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.observation import RejectReason, SourceMessage
-from edge_agent.core.rejections import REJECTIONS_KEPT, Rejections, bearing, with_another
+from edge_agent.core.observation import REJECTIONS_KEPT, Rejections, RejectReason, SourceMessage, bearing, with_another
 from edge_agent.observability.health import of_state
 from shared.instants import MINUTE, SECOND
 from tests.support.core.watched_site import POLICY, START, position

@@ -5,8 +5,7 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Clamped, CloseCoverage, ObservationBegun, PolicyChanged
-from edge_agent.core.observation import Observation, Rejected, RejectReason
-from edge_agent.core.rejections import Rejection
+from edge_agent.core.observation import Observation, Rejected, Rejection, RejectReason
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason

@@ -4,7 +4,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import StreamSeen
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import StreamFacts
-from edge_agent.core.thinning import Thinning
+from edge_agent.ingest.thinning import Thinning
 from shared.instants import SECOND
 from tests.support.core.watched_site import POLICY, START, position
 
