@@ -11,7 +11,7 @@ import click
 
 from edge_agent.config import agent
 from edge_agent.config.options import config_option
-from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to_standard_error
+from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to
 from shared.command_group import HELP_OPTIONS, CommandGroup, completion_command, examples, json_option
 from shared.settings import SettingsError
 from shared.terminal import colours, echo, json_text, width
@@ -48,7 +48,7 @@ class _Commands(CommandGroup):
 def cli(context: click.Context, debug: bool) -> None:
     """Watch a site's registrations: forward a sample, say who is new, stale, recovered or retired."""
     context.obj = debug
-    log_to_standard_error(debug=debug)
+    log_to(sys.stderr, debug=debug)
 
 
 @cli.command(
@@ -75,7 +75,7 @@ def run(debug: bool, config_path: Path, log_format: LogFormat) -> None:
     from edge_agent.daemon import run as run_agent
 
     settings = agent.load(config_path)
-    log_to_standard_error(log_format, debug=debug, site=settings.site, region=settings.region)
+    log_to(sys.stderr, log_format, debug=debug, site=settings.site, region=settings.region)
     # A context manager, not uvloop.run(): the agent handles its own signals.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_agent(settings))

@@ -28,7 +28,6 @@ class FleetSubject(msgspec.Struct, frozen=True):
     block_id: BlockId
     record_type: RecordType
     kind: AdvisoryKind | None = None
-    copied_subject: str = ""
 
 
 @lru_cache(maxsize=64)
@@ -88,7 +87,7 @@ def parse_subject(subject: str) -> FleetSubject | None:
         return None
     block_id, record, rest = BlockId(tokens[1], tokens[2], tokens[3]), tokens[4], tokens[5:]
     if record == RecordType.COPY and rest:
-        return FleetSubject(block_id, RecordType.COPY, copied_subject=".".join(rest))
+        return FleetSubject(block_id, RecordType.COPY)
     if record == RecordType.ADVISORY and len(rest) == 1 and rest[0] in set(AdvisoryKind):
         return FleetSubject(block_id, RecordType.ADVISORY, AdvisoryKind(rest[0]))
     if record in (RecordType.REGISTRATION, RecordType.WATERMARK) and not rest:

@@ -87,8 +87,3 @@ def log_to(stream: TextIO, form: LogFormat = "text", *, debug: bool = False, **c
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if debug else logging.INFO)
     logging.getLogger("aiosqlite").setLevel(logging.INFO)
-
-
-def log_to_standard_error(form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:
-    """Send everything that is logged to standard error, from where a supervisor takes it."""
-    log_to(sys.stderr, form, debug=debug, **context)

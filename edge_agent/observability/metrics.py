@@ -4,7 +4,7 @@ Counters of a block are one metric for each thing counted, by its cause. All cau
 start, at 0: a rate over a counter that appears with its first event would miss that event.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -267,8 +267,3 @@ def _link(part: str) -> dict[str, str]:
 
 def _one(name: str, kind: Kind, text: str, value: float) -> Metric:
     return Metric(name, kind, text, [Sample({}, value)])
-
-
-def counted_causes() -> Iterable[tuple[str, str]]:
-    """Give everything that a block can count, with each cause."""
-    return ((what, cause) for what, counted in COUNTED.items() for cause in counted.causes)

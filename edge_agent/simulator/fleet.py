@@ -98,7 +98,7 @@ class Fleet:
         room = settings.registration_interval - settings.jitter
         self._places = [each % room for each in self._hashes]
 
-    def transitions(self) -> Iterator[Transition]:
+    def transitions(self) -> list[Transition]:
         """Give every coming up and going down in the order of time; what lasts for ever has no going down."""
         changes: list[Transition] = []
         for index, spans in enumerate(self.up_spans):
@@ -107,18 +107,17 @@ class Fleet:
                 if up_to != FOREVER:
                     gone = up_to == spans[-1][1] and self._gone_at[index] != FOREVER
                     changes.append(Transition(up_to, index, comes_up=False, up_from=up_from, gone=gone))
-        changes.sort()
-        yield from changes
+        return sorted(changes)
 
-    def registrations(self, first_interval: int = 0) -> Iterator[tuple[int, int]]:
+    def registrations(self) -> Iterator[tuple[int, int]]:
         """Give ``(due_at, sender_index)`` of every registration in the order of time, for as long as anyone is left.
 
-        A sender registers once in every interval, if it is up at that instant. ``first_interval`` counts from 0.
+        A sender registers once in every interval, if it is up at that instant.
         """
         settings = self.settings
         order = sorted(range(len(self.sender_ids)), key=self._places.__getitem__)
-        up, changing = self._up_at(first_interval * settings.registration_interval)
-        interval_number = first_interval
+        up, changing = bytearray(len(order)), self.transitions()[::-1]
+        interval_number = 0
         while changing or any(up):
             started_at = interval_number * settings.registration_interval
             ended_at = started_at + settings.registration_interval
@@ -142,18 +141,6 @@ class Fleet:
     def is_up(self, sender_index: int, at: int) -> bool:
         """Tell whether a sender is up at an instant of virtual time."""
         return any(up_from <= at < up_to for up_from, up_to in self.up_spans[sender_index])
-
-    def _up_at(self, at: int) -> tuple[bytearray, list[Transition]]:
-        """Give who is up just before ``at``, and the transitions from then on, the next one last."""
-        up = bytearray(len(self.sender_ids))
-        later: list[Transition] = []
-        for change in self.transitions():
-            if change.at < at:
-                up[change.sender_index] = change.comes_up
-            else:
-                later.append(change)
-        later.reverse()
-        return up, later
 
     def _jittered(self, interval_number: int) -> list[int]:
         jitter = self.settings.jitter

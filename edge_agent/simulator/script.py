@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from edge_agent.simulator.fleet import FOREVER, FleetSettings, Lifetime, Span, sender_name
 from shared.instants import format_duration
-from shared.settings import Duration, Settings, SettingsError, parse_settings
+from shared.settings import Duration, Settings, SettingsError
 
 EXAMPLE = """\
 [[outage]]                      # "for" left out: down until the end
@@ -133,11 +133,6 @@ class Script(Settings, frozen=True, kw_only=True):
     def blind_spans(self) -> list[Span]:
         """Give when the agent is blind, in virtual time."""
         return [(blindness.at, blindness.at + blindness.duration) for blindness in self.blind]
-
-
-def lifetimes_of(settings: FleetSettings, text: str, path: Path) -> list[Lifetime]:
-    """Read a script and play it on a fleet; ``path`` is named in errors. Raise SettingsError (one line)."""
-    return play(settings, parse_settings(text, Script, path), path)
 
 
 def play(settings: FleetSettings, script: Script, path: Path) -> list[Lifetime]:

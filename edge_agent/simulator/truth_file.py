@@ -75,7 +75,7 @@ class FleetChanges:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._transitions = fleet.transitions()
+        self._transitions = iter(fleet.transitions())
         self._next: Transition | None = next(self._transitions, None)
         self.up_count = 0
 

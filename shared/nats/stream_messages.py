@@ -78,11 +78,8 @@ async def delivered(
         await subscription.unsubscribe()
 
 
-async def every_message(
-    client: Client, stream: str, *, api: str, deadline: float, subject: str = ""
-) -> AsyncGenerator[Msg, None]:
-    """Give all that a stream holds now, in order: what is on ``subject`` ("": everything)."""
-    config = {"deliver_policy": "all", **({"filter_subject": subject} if subject else {})}
-    async with temporary_consumer(client, stream, config, api=api, deadline=deadline) as consumer:
+async def every_message(client: Client, stream: str, *, api: str, deadline: float) -> AsyncGenerator[Msg, None]:
+    """Give all that a stream holds now, in order."""
+    async with temporary_consumer(client, stream, {"deliver_policy": "all"}, api=api, deadline=deadline) as consumer:
         async for message in delivered(client, stream, consumer.name, consumer.num_pending, api=api, deadline=deadline):
             yield message

@@ -19,10 +19,11 @@ from click.testing import CliRunner
 from edge_agent.simulator.bodies import SizeRange
 from edge_agent.simulator.commands import LiveOptions, run_live, simulate
 from edge_agent.simulator.fleet import Fleet, FleetSettings
-from edge_agent.simulator.script import lifetimes_of
+from edge_agent.simulator.script import Script, play
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import SECOND, parse_instant
 from shared.nats.connection import ApiError, ConnectionSettings, connect, request_json
+from shared.settings import parse_settings
 from shared.truth import Truth, read_truth
 from shared.wire import Advisory, decode_advisory
 from tests.support.waiting import until
@@ -142,7 +143,8 @@ async def test_what_is_stored_is_what_the_truth_says(
         join = [{at = "2500ms", count = 3}]
     """
     fleet_settings = FleetSettings(site="dub1", sender_count=20, registration_interval=INTERVAL, rack_size=5)
-    fleet = Fleet(fleet_settings, lifetimes_of(fleet_settings, script, tmp_path / "outages.toml"))
+    path = tmp_path / "outages.toml"
+    fleet = Fleet(fleet_settings, play(fleet_settings, parse_settings(script, Script, path), path))
     (tmp_path / "outages.toml").write_text(script)
     await run_live(
         LiveOptions(

@@ -70,7 +70,7 @@ def test_subject_with_blanks_holes_or_more_behind_the_rest_cannot_be_read_on(pat
 def test_every_subject_reads_back() -> None:
     assert parse_subject(registration_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.REGISTRATION)
     assert parse_subject(watermark_subject(BLOCK)) == FleetSubject(BLOCK, RecordType.WATERMARK)
-    assert parse_subject(f"{copy_prefix(BLOCK)}.a.b") == FleetSubject(BLOCK, RecordType.COPY, copied_subject="a.b")
+    assert parse_subject(f"{copy_prefix(BLOCK)}.a.b") == FleetSubject(BLOCK, RecordType.COPY)
     for kind in AdvisoryKind:
         assert parse_subject(advisory_subject(BLOCK, kind)) == FleetSubject(BLOCK, RecordType.ADVISORY, kind)
 
