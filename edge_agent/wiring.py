@@ -26,10 +26,9 @@ from edge_agent.ingest.block import BlockRules, IngestPhase
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.announcements import Vouching
-from edge_agent.observability.clocks import Clocks, SiteClock
+from edge_agent.observability.clocks import Clocks, RegionClock, SiteClock
 from edge_agent.observability.health import NAMES
 from edge_agent.observability.name_watch import NameWatch
-from edge_agent.observability.region_clock import RegionClock
 from edge_agent.observability.status_board import (
     CONNECTED,
     NOT_ACCEPTED,

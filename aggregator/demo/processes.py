@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from shared.embedded.child_processes import dies_with
+from shared.embedded.server import dies_with
 
 END_DEADLINE = 60.0
 _LINE_LIMIT = 1 << 20

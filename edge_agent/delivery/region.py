@@ -20,9 +20,8 @@ from edge_agent.core.records import SizeLimit
 from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, framed, shortened
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
-from shared.nats.client import EdgeClient
+from shared.nats.client import EdgeClient, LinkProgress
 from shared.nats.connection import ConnectFailed
-from shared.nats.link_progress import LinkProgress
 from shared.tasks import wait_for_event
 
 log = logging.getLogger("muster.agent")

@@ -10,8 +10,7 @@ from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability import conditions as kinds
-from edge_agent.observability.clocks import Clocks
-from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.clocks import Clocks, RegionClock
 from edge_agent.observability.status_board import now
 from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import MINUTE, SECOND, format_duration, format_instant

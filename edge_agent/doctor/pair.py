@@ -7,8 +7,7 @@ from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import visiting
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.status_board import now
-from edge_agent.pair.log import LogUnavailable, NoLog, OtherKey, PairLog
-from edge_agent.pair.log_entry import Logged
+from edge_agent.pair.log import Logged, LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.store.files import StoreUnusable
 from edge_agent.store.site_key import is_missing, read_key

@@ -2,20 +2,56 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
+from edge_agent.core.policy import PolicyRevisions
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
-from edge_agent.doctor.policy import check_policy, policy_in_force
 from edge_agent.doctor.sampling import Sample, newest_messages
 from edge_agent.doctor.streams import StreamInfo
 from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import read_blocks
-from edge_agent.observability.conditions import UNIDENTIFIED_REGISTRATIONS
+from edge_agent.observability.conditions import POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
+from edge_agent.policy.orders import Effective, effective
 from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import format_duration
 from shared.tables import visible
+
+
+class InForce(NamedTuple):
+    """What holds for a block, and how far the hub's policy was taken."""
+
+    holds: Effective
+    revisions: PolicyRevisions
+
+
+def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
+    """Lay what the store has of the hub's policy over the settings; without a store, the settings alone."""
+    try:
+        with reading(Path(settings.store.path)) as database:
+            (known,) = read_blocks(database, block.name).values()
+            revisions = known.state.revisions
+    except StoreUnreadable:
+        revisions = PolicyRevisions()
+    return InForce(effective(settings.block_id(block), block, revisions), revisions)
+
+
+def check_policy(block: StreamSettings, in_force: InForce) -> Iterator[Finding]:
+    """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
+    (holds, revisions), name = in_force, f"policy of {block.name}"
+    if not revisions.revision:
+        return
+    for refused in holds.refused:
+        remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
+        yield warning(name, f"refused, {refused}", remedy, POLICY_REFUSED)
+    thresholds = holds.settings.thresholds.given
+    said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
+    yield good(
+        name, f"revision {revisions.revision} of the hub's: {said or 'it leaves every threshold to the settings'}"
+    )
+
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 MOST_SENDERS = 100_000

@@ -14,7 +14,7 @@ from edge_agent.doctor.registrations import check_registrations
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.observability import conditions
-from edge_agent.observability.server_versions import needs_of_source
+from edge_agent.observability.server_watch import needs_of_source
 from edge_agent.observability.status_board import now
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable

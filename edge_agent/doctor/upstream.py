@@ -10,7 +10,7 @@ from edge_agent.doctor.publishing import heard_on, subjects_of
 from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
 from edge_agent.doctor.visit import Visit, check_servers, visiting
 from edge_agent.observability.conditions import REGION_REFUSES, REGION_UNREACHABLE
-from edge_agent.observability.server_versions import needs_of_region
+from edge_agent.observability.server_watch import needs_of_region
 from edge_agent.observability.status_board import now
 from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed

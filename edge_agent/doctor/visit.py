@@ -14,8 +14,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Kind
-from edge_agent.observability.server_versions import Need
-from edge_agent.observability.server_watch import expiry_of_server
+from edge_agent.observability.server_watch import Need, expiry_of_server
 from shared.nats.client import EdgeClient
 from shared.nats.connection import (
     ConnectFailed,

@@ -15,8 +15,7 @@ from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.inspection.moments import relative
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
-from edge_agent.observability.pair_status import PairPhase
-from edge_agent.observability.status_board import NOT_ACCEPTED, UPSTREAM
+from edge_agent.observability.status_board import NOT_ACCEPTED, UPSTREAM, PairPhase
 from edge_agent.observability.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.chunks import instant_of, read_pending

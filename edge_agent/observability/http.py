@@ -19,8 +19,7 @@ import msgspec
 from edge_agent.config.agent import MonitorSettings
 from edge_agent.core.records import Lane
 from edge_agent.observability.conditions import Condition, errors
-from edge_agent.observability.metrics import LaneNumbers, Numbers, metrics_of
-from edge_agent.observability.prometheus import CONTENT_TYPE, expose
+from edge_agent.observability.metrics import CONTENT_TYPE, LaneNumbers, Numbers, expose, metrics_of
 from edge_agent.observability.status_board import StatusBoard, now
 from edge_agent.runtime import process
 from edge_agent.store.chunks import oldest_at

@@ -4,7 +4,8 @@ Counters of a block are one metric for each thing counted, by its cause. All cau
 start, at 0: a rate over a counter that appears with its first event would miss that event.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -14,9 +15,7 @@ from edge_agent.core.records import SizeLimit
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, errors
 from edge_agent.observability.health import LOOKED_LATELY, PartStatus, block_of
-from edge_agent.observability.pair_status import PairPhase, PairStatus
-from edge_agent.observability.prometheus import Kind, Metric, Sample
-from edge_agent.observability.status_board import UPSTREAM, AgentStatus
+from edge_agent.observability.status_board import UPSTREAM, AgentStatus, PairPhase, PairStatus
 from edge_agent.policy.orders import TOO_OLD
 from edge_agent.runtime.process import Usage
 from edge_agent.store.port import LaneDepth
@@ -25,6 +24,59 @@ from shared.instants import SECOND
 from shared.subjects import RecordType
 from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Kind = Literal["gauge", "counter", "summary"]
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One value; ``suffix`` is ``_sum`` or ``_count`` of a summary."""
+
+    labels: Mapping[str, str]
+    value: float
+    suffix: str = ""
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One metric: what it says in a line, and its samples."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: Iterable[Sample]
+
+
+def expose(metrics: Iterable[Metric], common: Mapping[str, str]) -> str:
+    """Write metrics in Prometheus' text format 0.0.4, with ``common`` labels on every sample.
+
+    Those without a sample are left out.
+    """
+    return "".join(f"{line}\n" for metric in metrics for line in _lines(metric, common))
+
+
+def _lines(metric: Metric, common: Mapping[str, str]) -> Iterator[str]:
+    samples = list(metric.samples)
+    if not samples:
+        return
+    yield f"# HELP {metric.name} {_escaped(metric.help)}"
+    yield f"# TYPE {metric.name} {metric.kind}"
+    for sample in samples:
+        labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in {**common, **sample.labels}.items())
+        yield f"{metric.name}{sample.suffix}{{{labels}}} {_number(sample.value)}"
+
+
+def _number(value: float) -> str:
+    """Write whole numbers without a fraction, others so that they read back the same."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', '\\"')
 
 
 class Counted(msgspec.Struct, frozen=True):

@@ -8,21 +8,61 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import nats.errors
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.observability import conditions
-from edge_agent.observability.server_versions import needs_of_region, needs_of_source
 from edge_agent.observability.status_board import UPSTREAM, StatusBoard, now, source_part
 from edge_agent.runtime.links import Links, Opened, beside
 from edge_agent.store.port import EVERYTHING
 from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.nats.connection import ConnectFailed, ConnectionSettings
-from shared.nats.server_version import version_of
+from shared.nats.server_version import RESETS_CONSUMERS, TAKES_BATCHES, Version, version_of
 from shared.tasks import is_cancelled
 
 LOOK_EVERY = 60.0
+
+
+class Need(msgspec.Struct, frozen=True):
+    """A setting that needs a server from a version on; ``otherwise`` says what becomes of it on an older one.
+
+    ``is_essential``: the agent has no other way.
+    """
+
+    setting: str
+    since: Version
+    otherwise: str
+    is_essential: bool
+
+    def unmet(self, found: Version) -> str:
+        """Say that a server is too old for it."""
+        older = f"nats-server {_shown(found)} is older than {_shown(self.since)}"
+        return f"{older}, which {self.setting} needs: {self.otherwise}"
+
+
+def needs_of_source(block: StreamSettings, retention: str = "limits") -> Iterator[Need]:
+    """Give what a block needs of its site's servers, where it reads a stream of that retention."""
+    if not block.source.create_consumer:
+        otherwise = "the consumer cannot be reset, nor made anew, and the stream is not read"
+        yield Need("source.create_consumer = false", RESETS_CONSUMERS, otherwise, is_essential=True)
+    elif retention == "interest":
+        otherwise = "without its consumer the stream would drop what was not read, so it is not read"
+        yield Need("a stream with interest retention (source.stream)", RESETS_CONSUMERS, otherwise, is_essential=True)
+
+
+def needs_of_region(settings: AgentSettings) -> Iterator[Need]:
+    """Give what the settings need of the region's servers."""
+    copies = [block.name for block in settings.stream if block.mode == "copy"]
+    if copies:
+        otherwise = "copies leave one at a time, each after the answer to the one before"
+        yield Need(f'mode = "copy" ({", ".join(copies)})', TAKES_BATCHES, otherwise, is_essential=False)
+
+
+def _shown(version: Version) -> str:
+    return ".".join(map(str, version))
 
 
 def expiry(whose: str, until: int, at: int) -> str:

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
 from typing import Protocol
 
 import msgspec
@@ -31,7 +32,6 @@ from edge_agent.observability.health import (
     part_kind,
 )
 from edge_agent.observability.log_format import log_trouble
-from edge_agent.observability.pair_status import PairStatus
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.files import Hold
 from edge_agent.store.port import OutboxLevel, StoreUnwritable
@@ -48,6 +48,38 @@ NOT_ACCEPTED = "not accepted"
 _SOURCE, _STREAM = "source of ", "stream "
 
 log = logging.getLogger("muster.agent")
+
+
+MISSED_AFTER = 10 * SECOND
+"""After how long a silence the other member is missed, in microseconds."""
+
+
+class PairPhase(StrEnum):
+    """What a member does."""
+
+    STARTING = "starting"
+    LEADING = "leading"
+    STANDING_BY = "standing by"
+    CATCHING_UP = "catching up"
+    WAITING = "waiting"
+    COPYING = "copying"
+    HANDING_OVER = "handing over"
+    UNREACHABLE = "log unreachable"
+
+
+class PairStatus(msgspec.Struct, frozen=True):
+    """One member's view of the pair; instants are its own clock's, microseconds, 0 where there was none yet.
+
+    ``other_phase`` is what the other was last heard to do. ``takeovers`` counts those by this run of the agent.
+    """
+
+    member: str
+    other: str
+    phase: str
+    since: int = 0
+    other_phase: str = ""
+    other_heard_at: int = 0
+    takeovers: int = 0
 
 
 class AgentStatus(msgspec.Struct, frozen=True):

@@ -14,8 +14,7 @@ from edge_agent.observability.health import (
     not_followed,
     why_unproven,
 )
-from edge_agent.observability.pair_status import MISSED_AFTER, PairStatus
-from edge_agent.observability.status_board import UPSTREAM, now, stream_part
+from edge_agent.observability.status_board import MISSED_AFTER, UPSTREAM, PairStatus, now, stream_part
 from edge_agent.observability.status_report import (
     LEAST_FREE,
     STARTS,

@@ -18,8 +18,7 @@ from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition
 from edge_agent.observability.health import PartStatus, in_order, of_outbox
-from edge_agent.observability.pair_status import PairStatus
-from edge_agent.observability.status_board import AgentStatus, now
+from edge_agent.observability.status_board import AgentStatus, PairStatus, now
 from edge_agent.store import schema
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.files import lock_of, note_of

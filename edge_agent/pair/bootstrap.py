@@ -14,10 +14,9 @@ import msgspec
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.observability.pair_status import PairPhase
-from edge_agent.pair.log import LogOutrun, LogUnavailable, PairLog
-from edge_agent.pair.log_deliveries import Deliveries
-from edge_agent.pair.log_entry import Entry, EntryKind, Logged, Writer
+from edge_agent.observability.status_board import PairPhase
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.log import Entry, EntryKind, Logged, LogOutrun, LogUnavailable, PairLog, Writer
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 

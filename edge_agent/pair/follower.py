@@ -19,8 +19,8 @@ from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, watermark_context
 from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
-from edge_agent.pair.log_deliveries import Deliveries
-from edge_agent.pair.log_entry import Entry, EntryKind, Logged
+from edge_agent.pair.deliveries import Deliveries
+from edge_agent.pair.log import Entry, EntryKind, Logged
 from edge_agent.runtime.backoff import Stretch, loop_time
 from edge_agent.source.port import Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, StoreUnwritable

@@ -24,15 +24,13 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.replay import OutOfStep
 from edge_agent.ingest.port import Journal
-from edge_agent.observability.pair_status import PairPhase, PairStatus
-from edge_agent.observability.status_board import StatusBoard, now
+from edge_agent.observability.status_board import PairPhase, PairStatus, StatusBoard, now
 from edge_agent.pair.bootstrap import LogBootstrap, NotYet
+from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import Handover, MemberHealth, unlike
 from edge_agent.pair.lease import Lead, LeadLost
-from edge_agent.pair.log import LogAddress, LogUnavailable, OtherKey, PairLog
-from edge_agent.pair.log_deliveries import Deliveries
-from edge_agent.pair.log_entry import Logged, Writer
+from edge_agent.pair.log import LogAddress, Logged, LogUnavailable, OtherKey, PairLog, Writer
 from edge_agent.pair.peer import OtherMember
 from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby

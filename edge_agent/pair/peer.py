@@ -11,10 +11,9 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.observability.pair_status import MISSED_AFTER, PairPhase
-from edge_agent.observability.status_board import now
+from edge_agent.observability.status_board import MISSED_AFTER, PairPhase, now
 from edge_agent.pair.health import MemberHealth, Trouble
-from edge_agent.pair.log_entry import Logged, Writer
+from edge_agent.pair.log import Logged, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
 from edge_agent.runtime.backoff import loop_time
 from shared.instants import SECOND

@@ -6,8 +6,7 @@ import msgspec
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.pair.log import LogAddress
-from edge_agent.pair.log_entry import Writer
+from edge_agent.pair.log import LogAddress, Writer
 from edge_agent.store.site_key import KeyDamaged, is_missing, read_key
 from shared.blake2 import blake2b
 

@@ -8,9 +8,9 @@ import msgspec
 
 from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.port import Journal
+from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth
-from edge_agent.pair.log_deliveries import Deliveries
 from edge_agent.pair.member import Member
 from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore

@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane
-from edge_agent.pair.log_entry import Writer
+from edge_agent.pair.log import Writer
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.marker import forget
 from edge_agent.store.senders import check_senders

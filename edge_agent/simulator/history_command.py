@@ -2,31 +2,33 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import uvloop
 
 from edge_agent.config.stream import PolicySettings
 from edge_agent.core.policy import Policy
-from edge_agent.core.records import Emitter
+from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator import options
 from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
-from edge_agent.simulator.history_run import HistoryProgress, UndeliveredHistory, publish_histories
 from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
 from edge_agent.simulator.options import stop_at_signals
-from edge_agent.simulator.publisher import PipelinedPublisher
+from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
-from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from edge_agent.simulator.truth_file import FleetChanges, TruthExists, TruthFile
 from shared.blake2 import blake2b
 from shared.command_group import DURATION, INSTANT, examples
 from shared.identifiers import BlockId
-from shared.instants import HOUR, format_duration
+from shared.instants import DAY, HOUR, SECOND, format_duration
 from shared.nats.connection import ConnectFailed
 from shared.settings import Duration
 from shared.subjects import ROOT
@@ -36,6 +38,90 @@ ANSWER_DEADLINE = 10.0
 WINDOW = 2_000
 _PROGRESS_INTERVAL = 2.0
 _SOURCE_STREAM = "REGISTRATION"
+
+
+ATTEMPTS = 30
+PAUSE_BETWEEN_ATTEMPTS = 1.0
+INTERVALS_PER_DRAFT = 12
+"""How many sightings of each sender one draft takes: enough that copying its state costs little."""
+
+
+class UndeliveredHistory(Exception):
+    """The region's stream did not take a record after many attempts. The text says why."""
+
+
+class HistoryProgress(msgspec.Struct):
+    """Tell how far a history has come. ``virtual`` and ``duration`` are microseconds of virtual time."""
+
+    duration: int
+    started: float = msgspec.field(default_factory=time.monotonic)
+    virtual: int = 0
+    sightings: int = 0
+    published: int = 0
+
+    @property
+    def elapsed(self) -> int:
+        """Give the real time since the start, in microseconds."""
+        return int((time.monotonic() - self.started) * SECOND)
+
+    def __str__(self) -> str:
+        done = (
+            f"day {self.virtual / DAY:.1f} of {self.duration / DAY:.1f}: {self.sightings:,} sightings,"
+            f" {self.published:,} records published"
+        )
+        if not 0 < self.virtual < self.duration:
+            return done
+        left = self.elapsed * (self.duration - self.virtual) // self.virtual
+        return f"{done}, {format_duration(left // SECOND * SECOND)} left"
+
+
+async def publish_histories(
+    sites: Sequence[SiteHistory],
+    publisher: PipelinedPublisher,
+    truth: TruthFile,
+    progress: HistoryProgress,
+    ended: asyncio.Event,
+) -> None:
+    """Play all sites, in step, from the start of virtual time to ``progress.duration``; raise UndeliveredHistory.
+
+    What was not acknowledged is published again under the same id. Once ``ended`` is set, it ends after a whole step,
+    with a truth that goes as far.
+    """
+    changes = [FleetChanges(site.fleet) for site in sites]
+    step = INTERVALS_PER_DRAFT * max(site.fleet.settings.registration_interval for site in sites)
+    while progress.virtual < progress.duration and not ended.is_set():
+        ended_at = min(progress.virtual + step, progress.duration)
+        for site, of_site in zip(sites, changes, strict=True):
+            rows = site.advance_to(ended_at)
+            await _deliver(publisher, rows)
+            progress.published += len(rows)
+            of_site.write_until(ended_at, truth)
+        truth.record_coverage(ended_at, mark=ended_at // DAY > progress.virtual // DAY)
+        truth.flush()
+        progress.virtual = ended_at
+        progress.sightings = sum(site.sighting_count for site in sites)
+
+
+async def _deliver(publisher: PipelinedPublisher, rows: Sequence[OutboxRow]) -> None:
+    waiting = list(rows)
+    failures: list[tuple[OutboxRow, PublishFailed]] = []
+    reason = ""
+
+    def on_end(row: OutboxRow, failure: PublishFailed | None) -> None:
+        if failure is not None:
+            failures.append((row, failure))
+
+    for _ in range(ATTEMPTS):
+        for row in waiting:
+            await publisher.room()
+            await publisher.publish(row.subject, row.payload, partial(on_end, row), row.headers)
+        await publisher.drain()
+        if not failures:
+            return
+        reason = failures[-1][1].reason
+        waiting, failures = [row for row, _ in failures], []
+        await asyncio.sleep(PAUSE_BETWEEN_ATTEMPTS)
+    raise UndeliveredHistory(f"{len(waiting)} records were not taken after {ATTEMPTS} attempts: {reason}")
 
 
 class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import socket
 from collections import deque
 from typing import Self, cast
 
-from shared.embedded.ports import HeldPort
+from shared.embedded.server import HeldPort
 
 RECEIVE_BUFFER = 0
 """How many bytes the system takes for a link that does not, 0: as it likes. With few, the sender sees what is taken."""

@@ -6,20 +6,21 @@ from a thread that lives as long as the server shall.
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Self
 
 import msgspec
-
-from shared.embedded.child_processes import dies_with
-from shared.embedded.ports import HeldPort
 
 START_DEADLINE = 20.0
 STOP_DEADLINE = 10.0
@@ -27,6 +28,40 @@ _POLL = 0.02
 _STOP_POLL = 0.001
 _HTTP_DEADLINE = 2.0
 _LOG_TAIL = 4000
+
+
+class HeldPort:
+    """A port of ``host`` that is free but for whoever knows it, as long as this object lives; raise OSError.
+
+    A socket that never listens is bound to it. The server listens beside it, since both let the address be used again,
+    as nats-server's do; while it is away, whoever connects is refused.
+    """
+
+    def __init__(self, host: str) -> None:
+        holding = socket.socket()
+        weakref.finalize(self, holding.close)
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holding.bind((host, 0))
+        self.number: int = holding.getsockname()[1]
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def dies_with(parent_pid: int) -> Callable[[], None]:
+    """Prepare, before the fork, what the child does after it: ask the kernel to be killed when its parent ends.
+
+    To be passed as ``preexec_fn``; ``parent_pid`` is this process's own: a parent that ended meanwhile is noticed. The
+    signal (prctl(2), PR_SET_PDEATHSIG) comes also after kill -9. It watches the thread that started the child: that one
+    must live as long as the child shall. A child's own children are not watched.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent_pid:
+            os._exit(1)
+
+    return ask
 
 
 class ServerFailed(Exception):

@@ -5,10 +5,15 @@ Derived from reading nats-py 2.16.0; every override names the behaviour that it 
 
 import asyncio
 import contextlib
+import fcntl
 import random
+import socket
 import ssl
+import struct
+import sys
+import termios
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import nats.errors
 from nats.aio.client import Server, Srv
@@ -16,11 +21,56 @@ from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
 from shared.nats.dispatch import DirectClient
-from shared.nats.link_progress import Connection, LinkProgress
 from shared.nats.secrets import Login, sign, tls_context
 from shared.nats.settings import TlsSettings
 from shared.tasks import keep_cancellation
 from shared.tolerant_json import text_of
+
+WORTH_WAITING = 1024
+"""Fewer bytes that wait say nothing: a ping that is just leaving is no message that takes long."""
+
+# linux/tcp.h, struct tcp_info: tcpi_bytes_acked.
+_BYTES_TAKEN = struct.Struct("=120xQ")
+_QUEUED = struct.Struct("=i")
+
+
+class Connection(Protocol):
+    """The part of a socket that is asked; event loops hand out no more than a likeness of one."""
+
+    def fileno(self) -> int:
+        """Give the descriptor."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """Read an option."""
+
+
+class LinkProgress:
+    """Tells a slow link from a dead one by what its far end has taken; each who waits has one of their own.
+
+    An answer to a large message on a thin link comes late, and so does everything that waits behind it. What the far
+    end's system acknowledges comes in all the while.
+    """
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    def goes_on(self, connection: Connection | None) -> bool:
+        """Tell whether the far end has taken bytes since the last look, and has more to take.
+
+        False where the system does not say: then nothing but answers tells.
+        """
+        if connection is None or sys.platform != "linux":
+            return False
+        try:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_TAKEN.size)
+            queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_QUEUED.size))
+        except OSError:
+            return False
+        if len(info) < _BYTES_TAKEN.size:
+            return False
+        before, (self._taken,) = self._taken, _BYTES_TAKEN.unpack(info)
+        return self._taken > before and _QUEUED.unpack(queued)[0] >= WORTH_WAITING
+
 
 UNANSWERED_REQUESTS = 3
 FIRST_WAIT, LONGEST_WAIT = 5.0, 60.0

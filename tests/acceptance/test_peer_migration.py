@@ -18,7 +18,7 @@ import pytest
 from edge_agent.migration import state as migration
 from edge_agent.migration.peer import MigrationRefused
 from edge_agent.migration.settings import migrate
-from shared.embedded.child_processes import dies_with
+from shared.embedded.server import dies_with
 from shared.instants import MINUTE, format_instant
 from tests.support.agent.agent_process import AgentProcess, Deployment
 from tests.support.delivery.fleet_region import running_region

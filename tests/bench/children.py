@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.embedded.child_processes import dies_with
+from shared.embedded.server import dies_with
 
 TICKS = os.sysconf("SC_CLK_TCK")
 END_DEADLINE = 60.0

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_board import PairPhase
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable
 from tests.bench.contenders import MEMBERS, Ours

@@ -16,7 +16,7 @@ import pytest
 
 from edge_agent.observability import health
 from edge_agent.store.site_key import site_key
-from shared.embedded.child_processes import dies_with
+from shared.embedded.server import dies_with
 from shared.instants import HOUR, SECOND, format_instant
 from shared.policy import EVERY_REVISION, ForwardSender, Revision, Scope, consumer_name, encode_revision
 from shared.policy import STREAM as POLICY

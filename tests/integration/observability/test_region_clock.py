@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config import agent
-from edge_agent.observability.clocks import Clocks
-from edge_agent.observability.region_clock import RegionClock
+from edge_agent.observability.clocks import Clocks, RegionClock
 from edge_agent.observability.status_board import now
 from shared.instants import MINUTE
 from shared.nats.connection import connect

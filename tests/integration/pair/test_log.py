@@ -15,8 +15,17 @@ from nats.errors import NoRespondersError
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.pair.log import LogAddress, LogOutrun, LogUnavailable, NoLog, OtherKey, PairLog
-from edge_agent.pair.log_entry import Entry, EntryKind, Writer
+from edge_agent.pair.log import (
+    Entry,
+    EntryKind,
+    LogAddress,
+    LogOutrun,
+    LogUnavailable,
+    NoLog,
+    OtherKey,
+    PairLog,
+    Writer,
+)
 from edge_agent.pair.store_copy import CopyDesk, NoCopy, adopt_copy, check_records, copied_lately, fetch_copy
 from edge_agent.store.files import prepare
 from edge_agent.store.port import BatchCommit

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from edge_agent.observability.pair_status import PairPhase
-from edge_agent.observability.status_board import StatusBoard
+from edge_agent.observability.status_board import PairPhase, StatusBoard
+from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth, Trouble
-from edge_agent.pair.log import LogAddress
-from edge_agent.pair.log_deliveries import Deliveries
-from edge_agent.pair.log_entry import Writer
+from edge_agent.pair.log import LogAddress, Writer
 from edge_agent.pair.member import Member
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore

@@ -9,8 +9,7 @@ import pytest
 import pytest_asyncio
 
 from edge_agent.inspection.outbox import read_outbox
-from edge_agent.observability.pair_status import PairPhase
-from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED
+from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED, PairPhase
 from edge_agent.store.read_only import reading
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY

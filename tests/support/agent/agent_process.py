@@ -22,7 +22,7 @@ from edge_agent.config.agent import load
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared import wire
-from shared.embedded.child_processes import dies_with
+from shared.embedded.server import dies_with
 from shared.instants import parse_instant
 from shared.settings import SettingsError
 from shared.terminal import json_text

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, Severity
 from edge_agent.observability.health import PartStatus
-from edge_agent.observability.metrics import COUNTED, LaneNumbers, Numbers, metrics_of
-from edge_agent.observability.pair_status import PairPhase, PairStatus
-from edge_agent.observability.prometheus import Metric
-from edge_agent.observability.status_board import AgentStatus
+from edge_agent.observability.metrics import COUNTED, LaneNumbers, Metric, Numbers, metrics_of
+from edge_agent.observability.status_board import AgentStatus, PairPhase, PairStatus
 from edge_agent.runtime.process import Usage
 from tests.support.documents.settings_reference import NOTES
 

@@ -18,7 +18,7 @@ from edge_agent.core.observation import Observation, ProbeSighting, SourceMessag
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.core.replay import replay
-from edge_agent.pair.log_entry import EntryKind, decode_entry
+from edge_agent.pair.log import EntryKind, decode_entry
 from edge_agent.source.replies import delivery_of
 from edge_agent.store.decision_log import LOGGED_FORWARDS
 from shared import wire

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.observability.pair_status import PairPhase
+from edge_agent.observability.status_board import PairPhase
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared.embedded.link import EmbeddedLink

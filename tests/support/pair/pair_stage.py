@@ -5,8 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from edge_agent.observability.pair_status import PairPhase, PairStatus
-from edge_agent.observability.status_board import UPSTREAM
+from edge_agent.observability.status_board import UPSTREAM, PairPhase, PairStatus
 from edge_agent.observability.status_report import StatusReport, read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared.embedded.link import EmbeddedLink

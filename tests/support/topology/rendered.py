@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from aggregator.demo.ports import free_ports
-from shared.embedded.child_processes import dies_with
-from shared.embedded.server import find_command
+from shared.embedded.server import dies_with, find_command
 from shared.nats.client import EdgeClient
 from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import request_json

@@ -11,10 +11,8 @@ from edge_agent.core.observation import ProofCause, RejectReason
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import LINK_DOWN, SET_APART
 from edge_agent.observability.health import PartStatus
-from edge_agent.observability.metrics import COUNTED, LaneNumbers, Numbers, metrics_of
-from edge_agent.observability.pair_status import PairPhase, PairStatus
-from edge_agent.observability.prometheus import Metric, Sample, expose
-from edge_agent.observability.status_board import AgentStatus
+from edge_agent.observability.metrics import COUNTED, LaneNumbers, Metric, Numbers, Sample, expose, metrics_of
+from edge_agent.observability.status_board import AgentStatus, PairPhase, PairStatus
 from edge_agent.runtime.process import Usage, usage
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, MINUTE, SECOND

@@ -5,7 +5,7 @@ import pytest
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, BlindSpan, Clamped
 from edge_agent.core.policy import Policy
-from edge_agent.pair.log_entry import Entry, EntryKind, Writer, decode_entry, encode_entry
+from edge_agent.pair.log import Entry, EntryKind, Writer, decode_entry, encode_entry
 from shared.identifiers import Incarnation, SourcePosition
 
 WRITER = Writer("dub1-a", "6f1c", "00ff", {"nodes": "12ab"})

@@ -1,7 +1,7 @@
 """What the leader has delivered is told in entries of the log, whatever numbers the rows have in either store."""
 
 from edge_agent.core.records import Lane
-from edge_agent.pair.log_deliveries import Deliveries
+from edge_agent.pair.deliveries import Deliveries
 
 NONE = dict.fromkeys(Lane, 0)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from edge_agent.core.records import Lane
-from edge_agent.pair.log_entry import Delivered
+from edge_agent.pair.log import Delivered
 
 LANES = (Lane.ADVISORIES, Lane.REGISTRATIONS)
 
