@@ -5,14 +5,12 @@ from pathlib import Path
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.block_state import BlockState
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import visiting
-from edge_agent.inspection.blocks import read_blocks
+from edge_agent.inspection.blocks import known_block
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.clocks import Clocks, RegionClock
 from edge_agent.observability.status_board import now
-from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import MINUTE, SECOND, format_duration, format_instant
 from shared.nats.connection import ConnectFailed
 
@@ -81,9 +79,10 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
 
 def standstill(name: str, settings: AgentSettings, block: StreamSettings, server_at: int) -> Iterator[Finding]:
     """Say that the agent stands still, since the site's clock shows times that were observed before."""
-    state = _state_of(settings, block)
-    if block.mode != "sample" or state is None:
+    known = known_block(Path(settings.store.path), block.name)
+    if block.mode != "sample" or known is None:
         return
+    state = known.state
     behind = state.observed_through - server_at
     if behind > state.policy.blind_after:
         shown = format_instant(state.observed_through - state.observed_through % SECOND)
@@ -92,15 +91,6 @@ def standstill(name: str, settings: AgentSettings, block: StreamSettings, server
             "time passes, and nobody falls stale"
         )
         yield bad(name, text, _STANDS_STILL, kinds.STANDING_STILL)
-
-
-def _state_of(settings: AgentSettings, block: StreamSettings) -> BlockState | None:
-    try:
-        with reading(Path(settings.store.path)) as database:
-            (known,) = read_blocks(database, block.name).values()
-    except StoreUnreadable:
-        return None
-    return known.state
 
 
 def _beside(offset: int) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
@@ -10,48 +9,14 @@ from edge_agent.core.policy import PolicyRevisions
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.sampling import Sample, newest_messages
-from edge_agent.doctor.streams import StreamInfo
 from edge_agent.doctor.visit import Visit
-from edge_agent.inspection.blocks import read_blocks
+from edge_agent.inspection.blocks import known_block, read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
 from edge_agent.policy.orders import Effective, effective
+from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.read_only import StoreUnreadable, reading
 from shared.instants import format_duration
 from shared.tables import visible
-
-
-class InForce(NamedTuple):
-    """What holds for a block, and how far the hub's policy was taken."""
-
-    holds: Effective
-    revisions: PolicyRevisions
-
-
-def policy_in_force(settings: AgentSettings, block: StreamSettings) -> InForce:
-    """Lay what the store has of the hub's policy over the settings; without a store, the settings alone."""
-    try:
-        with reading(Path(settings.store.path)) as database:
-            (known,) = read_blocks(database, block.name).values()
-            revisions = known.state.revisions
-    except StoreUnreadable:
-        revisions = PolicyRevisions()
-    return InForce(effective(settings.block_id(block), block, revisions), revisions)
-
-
-def check_policy(block: StreamSettings, in_force: InForce) -> Iterator[Finding]:
-    """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
-    (holds, revisions), name = in_force, f"policy of {block.name}"
-    if not revisions.revision:
-        return
-    for refused in holds.refused:
-        remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
-        yield warning(name, f"refused, {refused}", remedy, POLICY_REFUSED)
-    thresholds = holds.settings.thresholds.given
-    said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
-    yield good(
-        name, f"revision {revisions.revision} of the hub's: {said or 'it leaves every threshold to the settings'}"
-    )
-
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 MOST_SENDERS = 100_000
@@ -65,8 +30,10 @@ async def check_registrations(
         # It takes every message as it is, and watches nobody.
         return []
     name, sample = f"settings of {block.name}", None
-    in_force = policy_in_force(settings, block)
-    findings, policy = list(check_policy(block, in_force)), in_force.holds.settings.policy()
+    known = known_block(Path(settings.store.path), block.name)
+    revisions = known.state.revisions if known else PolicyRevisions()
+    holds = effective(settings.block_id(block), block, revisions)
+    findings, policy = list(_of_policy(block, holds, revisions.revision)), holds.settings.policy()
     if info.state.messages and info.config.retention == "limits":
         mean_size = info.state.bytes // info.state.messages
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
@@ -79,8 +46,20 @@ async def check_registrations(
     if block.mode == "relay":
         # Who is late is said by the site that saw it.
         return findings
-    known = _cadence_of_store(Path(settings.store.path), block.name)
-    return [*findings, *(judge(name, known, policy) if known else ())]
+    learnt = _cadence_of_store(Path(settings.store.path), block.name)
+    return [*findings, *(judge(name, learnt, policy) if learnt else ())]
+
+
+def _of_policy(block: StreamSettings, holds: Effective, revision: int) -> Iterator[Finding]:
+    """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
+    if not revision:
+        return
+    name, thresholds = f"policy of {block.name}", holds.settings.thresholds.given
+    for refused in holds.refused:
+        remedy = "change the settings file, or say otherwise at the hub (muster-aggregator policy set)"
+        yield warning(name, f"refused, {refused}", remedy, POLICY_REFUSED)
+    said = ", ".join(f"{key} {format_duration(thresholds[key])} for {scope}" for key, scope in holds.origins.items())
+    yield good(name, f"revision {revision} of the hub's: {said or 'it leaves every threshold to the settings'}")
 
 
 def _identification(name: str, sample: Sample, stale_after: int, filter_subject: str) -> Iterator[Finding]:

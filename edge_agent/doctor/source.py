@@ -11,14 +11,14 @@ from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
-from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
-from edge_agent.doctor.visit import Visit, check_servers, visiting
+from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, visiting
 from edge_agent.observability import conditions
 from edge_agent.observability.server_watch import needs_of_source
 from edge_agent.observability.status_board import now
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
 from edge_agent.source.port import SourceUnavailable
+from edge_agent.source.stream_facts import StreamInfo
 from shared.instants import format_duration, parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix

@@ -7,11 +7,11 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.clocks import offset_of, region_clock
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on, subjects_of
-from edge_agent.doctor.streams import NEARLY_FULL, StreamInfo
-from edge_agent.doctor.visit import Visit, check_servers, visiting
+from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, visiting
 from edge_agent.observability.conditions import REGION_REFUSES, REGION_UNREACHABLE
 from edge_agent.observability.server_watch import needs_of_region
 from edge_agent.observability.status_board import now
+from edge_agent.source.stream_facts import StreamInfo
 from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix

@@ -32,6 +32,8 @@ CONNECT_DEADLINE = 4.0
 ANSWER_DEADLINE = 3.0
 MORE_ANSWERS = 0.3
 MOMENT = 0.05
+NEARLY_FULL = 0.9
+"""From which part of its limit on a stream that refuses what is new is worth a warning."""
 
 T = TypeVar("T")
 

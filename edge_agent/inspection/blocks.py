@@ -1,6 +1,7 @@
 """Read what the store knows of its stream blocks, and when what is due falls due."""
 
 import sqlite3
+from pathlib import Path
 
 import msgspec
 
@@ -9,7 +10,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.health import is_stalled
 from edge_agent.observability.status_report import read_phases, read_progress
-from edge_agent.store.read_only import StoreUnreadable
+from edge_agent.store.read_only import StoreUnreadable, reading
 from edge_agent.store.senders import slot_range
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
@@ -87,6 +88,15 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
         names = ", ".join(sorted(block.block_id.block for block in known.values()))
         raise StoreUnreadable(f"there is no stream {name}; the store knows {names}")
     return chosen
+
+
+def known_block(path: Path, name: str) -> KnownBlock | None:
+    """Read one block of the store at ``path``; None where nothing is to be read of it."""
+    try:
+        with reading(path) as database:
+            return read_blocks(database, name).popitem()[1]
+    except StoreUnreadable:
+        return None
 
 
 def _is_stalled(database: sqlite3.Connection, block: str) -> bool:

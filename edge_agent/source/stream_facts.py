@@ -1,10 +1,14 @@
-"""Read from STREAM.INFO what a stream proves by its silence, and whether it may hold what was read before. No I/O."""
+"""Read from STREAM.INFO what a stream proves by its silence, whether it may hold what was read before, or is filling.
+
+No I/O.
+"""
 
 import msgspec
 
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.blake2 import blake2b
 from shared.instants import parse_instant
+from shared.subjects import covers
 
 LARGE_REGISTRATION = 256 << 10
 INTEREST = "interest"
@@ -32,6 +36,9 @@ class _Config(msgspec.Struct):
     max_bytes: int = -1
     max_msg_size: int = -1
     max_msgs_per_subject: int = -1
+    max_age: int = 0
+    no_ack: bool = False
+    duplicate_window: int = 0
     allow_msg_ttl: bool = False
     allow_rollup_hdrs: bool = False
     allow_atomic: bool = False
@@ -94,7 +101,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct):
-    """The part of STREAM.INFO that reading needs; ``mirror`` and ``sources`` are what the stream copies from."""
+    """The part of STREAM.INFO that is needed here; ``mirror`` and ``sources`` are what the stream copies from."""
 
     config: _Config
     state: _State
@@ -128,6 +135,18 @@ class StreamInfo(msgspec.Struct):
             shows_holes=self.config.lets_go_singly or self.mirror is None,
             subject_count=self.state.num_subjects if self._replaces else 0,
         )
+
+    def takes_unanswered(self, subject: str) -> bool:
+        """Tell whether the stream stores what is published on a subject, and acknowledges nothing."""
+        return self.config.no_ack and any(covers(each, subject) for each in self.config.subjects)
+
+    @property
+    def fullness(self) -> float:
+        """Give how much of its tightest limit is taken, of a stream that refuses what is new when it is full."""
+        if self.config.discard != "new":
+            return 0.0
+        limits = ((self.state.messages, self.config.max_msgs), (self.state.bytes, self.config.max_bytes))
+        return max((taken / limit for taken, limit in limits if limit > 0), default=0.0)
 
     @property
     def _replaces(self) -> bool:
