@@ -22,6 +22,7 @@ from edge_agent.observability.status_board import AgentStatus, PairStatus, now
 from edge_agent.store import schema
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.files import lock_of, note_of
+from edge_agent.store.outbox_index import read_counters
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, reading
 from edge_agent.store.senders import slot_range
@@ -160,7 +161,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
     blocks = list(_read_blocks(database, bodies))
     life, size = _process_state(agent, is_held), sum(lane.size for lane in outbox.values())
     total: Counters = {}
-    for additions in _outbox_counters(database).values():
+    for additions in read_counters(database).values():
         total = sum_counters(total, additions)
     level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
     if life is ProcessState.RUNNING:
@@ -215,7 +216,7 @@ def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
 
 
 def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterator[BlockReport]:
-    of_outbox = _outbox_counters(database)
+    of_outbox = read_counters(database)
     for number, name, body in database.execute("SELECT number, name, state FROM block ORDER BY number").fetchall():
         counts = dict(
             database.execute(
@@ -230,13 +231,6 @@ def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterat
             counters={**state.counters, **of_outbox.get(name, {})},
             progress=msgspec.json.decode(bodies.get(f"progress:{name}", "null"), type=Progress | None),
         )
-
-
-def _outbox_counters(database: sqlite3.Connection) -> dict[str, Counters]:
-    counters: dict[str, Counters] = {}
-    for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
-        counters.setdefault(block, {}).setdefault(what, {})[cause] = count
-    return counters
 
 
 def _agent_of(bodies: dict[str, str]) -> AgentStatus | None:

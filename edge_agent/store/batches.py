@@ -8,10 +8,9 @@ import msgspec
 from edge_agent.core.records import OutboxRow, TooLarge
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
-from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.outbox_change import OutboxChange
 from edge_agent.store.port import BatchCommit, DroppedTooLarge, PutBack
-from edge_agent.store.senders import write_senders
+from edge_agent.store.senders import Incarnations, write_senders
 
 OPERATOR = "operator"
 

@@ -6,17 +6,15 @@ decisions, which are JSON there: SQLite reads them as rows.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Self
 
-import aiosqlite
 import msgspec
 
 from edge_agent.core.decisions import Advise, Decision, Forward
 from edge_agent.store import schema
 from edge_agent.store.chunks import CHUNK_ROWS, WORTH_A_CHUNK
-from edge_agent.store.incarnations import Incarnations
+from edge_agent.store.senders import Incarnations
 from edge_agent.store.sqlite import Row, put_rows
 from shared.identifiers import Incarnation
 
@@ -80,14 +78,8 @@ FORGET_FATES = (
 )
 
 
-def log_advisories(count: int) -> str:
-    """Log ``count`` advisories."""
-    return "INSERT INTO advisory_log VALUES " + schema.rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
-
-
-def log_forwards(count: int) -> str:
-    """Log ``count`` forwarded registrations, of which nothing is known yet."""
-    return "INSERT INTO forward_log VALUES " + schema.rows("(?,?,?,?,?,?,?,?,'')", count)
+LOG_ADVISORY = "INSERT INTO advisory_log VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
+LOG_FORWARD = "INSERT INTO forward_log VALUES (?,?,?,?,?,?,?,?,'')"
 
 
 def count_decisions(log: str) -> str:
@@ -100,10 +92,9 @@ def forget_decisions(log: str) -> str:
     return f"DELETE FROM {log} WHERE row_id IN (SELECT row_id FROM {log} WHERE row_id < ? ORDER BY row_id LIMIT ?)"
 
 
-def put_log_chunks(log: str, count: int) -> str:
-    """Log many decisions as ``count`` rows."""
-    columns = "(last_row_id, first_row_id, count, body)"
-    return f"INSERT INTO {LOG_CHUNKS[log]} {columns} VALUES " + schema.rows("(?,?,?,CAST(? AS TEXT))", count)
+def put_log_chunk(log: str) -> str:
+    """Log many decisions as one row."""
+    return f"INSERT INTO {LOG_CHUNKS[log]} (last_row_id, first_row_id, count, body) VALUES (?,?,?,CAST(? AS TEXT))"
 
 
 def first_log_chunks(log: str) -> str:
@@ -133,13 +124,9 @@ class DecisionLog:
         self._incarnations = incarnations
 
     @classmethod
-    async def load(cls, database: aiosqlite.Connection, incarnations: Incarnations) -> Self:
+    def load(cls, database: sqlite3.Connection, incarnations: Incarnations) -> Self:
         """Count what a file that was just opened holds."""
-        counts = {}
-        for log in (ADVISORY_LOG, FORWARD_LOG):
-            async with database.execute(count_decisions(log)) as cursor:
-                row = await cursor.fetchone()
-                counts[log] = row[0] if row else 0
+        counts = {log: database.execute(count_decisions(log)).fetchone()[0] for log in LOG_CHUNKS}
         return cls(counts, incarnations)
 
     def append(
@@ -192,8 +179,8 @@ class DecisionLog:
                         len(message.payload),
                     )
                 )
-        self._insert(database, ADVISORY_LOG, log_advisories, advisories)
-        self._insert(database, FORWARD_LOG, log_forwards, forwards)
+        self._insert(database, ADVISORY_LOG, LOG_ADVISORY, advisories)
+        self._insert(database, FORWARD_LOG, LOG_FORWARD, forwards)
 
     def adopt(self) -> None:
         """Keep what the transaction has made durable."""
@@ -203,15 +190,13 @@ class DecisionLog:
         """Drop what was rolled back."""
         self._uncommitted = dict(self._counts)
 
-    def _insert(
-        self, database: sqlite3.Connection, log: str, statement: Callable[[int], str], rows: Sequence[Row]
-    ) -> None:
+    def _insert(self, database: sqlite3.Connection, log: str, statement: str, rows: Sequence[Row]) -> None:
         if len(rows) < WORTH_A_CHUNK:
             put_rows(database, statement, rows)
         else:
             pieces = [rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS)]
             chunks = [(piece[-1][0], piece[0][0], len(piece), _encode(piece)) for piece in pieces]
-            put_rows(database, partial(put_log_chunks, log), chunks)
+            put_rows(database, put_log_chunk(log), chunks)
         self._uncommitted[log] += len(rows)
         if self._uncommitted[log] > DECISIONS_KEPT:
             self._forget(database, log)

@@ -10,7 +10,6 @@ find it.
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 import msgspec
 
@@ -299,7 +298,7 @@ class OutboxChange:
                 excess -= size
                 dropped.append((row_id,))
                 self._delta.drop(block, OUTBOX_FULL, row_id, size)
-            self._database.executemany(schema.DELETE_REGISTRATION, dropped)
+            self._database.executemany(schema.delete_row(Lane.REGISTRATIONS), dropped)
             self._removed_ids[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
     def set_apart(self, row: OutboxRow, too_large: TooLarge, at: int) -> None:
@@ -401,7 +400,7 @@ class OutboxChange:
             )
             for row in rows
         ]
-        put_rows(self._database, partial(schema.put_in_outbox, lane), values)
+        put_rows(self._database, schema.put_in_outbox(lane), values)
         size = size_of(rows)
         self._delta.resize(lane, len(rows), size)
         return size
@@ -413,7 +412,7 @@ class OutboxChange:
             rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane]
         )
         for row_id, size in superfluous.items():
-            self._database.execute(schema.DELETE_ADVISORY, (row_id,))
+            self._database.execute(schema.delete_row(Lane.ADVISORIES), (row_id,))
             self._removed_ids[lane].append(row_id)
             self._delta.resize(lane, -1, -size)
         return kept
@@ -448,7 +447,7 @@ class OutboxChange:
             found = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
             newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
             replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
-            self._database.executemany(schema.DELETE_REGISTRATION, [(row_id,) for row_id, _ in replaced])
+            self._database.executemany(schema.delete_row(Lane.REGISTRATIONS), [(row_id,) for row_id, _ in replaced])
             self._removed_ids[lane].extend(row_id for row_id, _ in replaced)
             self._delta.resize(lane, -len(replaced), -sum(size for _, size in replaced))
             for row_id, _ in replaced:

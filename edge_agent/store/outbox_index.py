@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
-import aiosqlite
 import msgspec
 
 from edge_agent.core.block_state import sum_counters
@@ -16,7 +15,6 @@ from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store import chunks, schema
 from edge_agent.store.port import LaneDepth
 from edge_agent.store.schema import EVERY_ROW
-from edge_agent.store.sqlite import in_thread
 
 WORTH_LOOKING = 100_000
 
@@ -186,6 +184,14 @@ BATCHES_UNDER_WAY = 32 << 20
 bytes: what is being committed and what is read meanwhile."""
 
 
+def read_counters(database: sqlite3.Connection) -> dict[str, Counters]:
+    """Read, by block, what was compacted, dropped and set apart, by cause."""
+    counters: dict[str, Counters] = {}
+    for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
+        counters.setdefault(block, {}).setdefault(what, {})[cause] = count
+    return counters
+
+
 class OutboxIndex:
     """Depths, counters and row ids as last committed, and what is in flight."""
 
@@ -223,34 +229,22 @@ class OutboxIndex:
         self._changed = asyncio.Event()
 
     @classmethod
-    async def load(cls, database: aiosqlite.Connection, max_outbox: int) -> Self:
+    def load(cls, database: sqlite3.Connection, max_outbox: int) -> Self:
         """Measure what waits in a file that was just opened."""
-        depths, chunked, last_row_ids = {}, dict.fromkeys(Lane, 0), {}
-        for lane, table in schema.OUTBOXES.items():
-            async with database.execute(schema.rows_through(lane), (schema.EVERY_ROW,)) as cursor:
-                rows, size = (await cursor.fetchone()) or (0, 0)
-            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
-                sequence = await cursor.fetchone()
-            depths[lane] = LaneDepth(rows, size)
-            last_row_ids[lane] = sequence[0] if sequence else 0
-        for lane, table in schema.CHUNKS.items():
-            async with database.execute(schema.chunks_through(lane), (schema.EVERY_ROW,)) as cursor:
-                rows, chunked[lane] = (await cursor.fetchone()) or (0, 0)
-            async with database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)) as cursor:
-                sequence = await cursor.fetchone()
-            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + chunked[lane])
-            last_row_ids[lane] = max(last_row_ids[lane], sequence[0] if sequence else 0)
-        counters: dict[str, Counters] = {}
-        async with database.execute("SELECT block, what, cause, count FROM outbox_counter") as cursor:
-            async for block, what, cause, count in cursor:
-                counters.setdefault(block, {}).setdefault(what, {})[cause] = count
-        async with database.execute(schema.SET_APART_DEPTH) as cursor:
-            set_apart = LaneDepth(*((await cursor.fetchone()) or (0, 0)))
-        index = cls(max_outbox, depths, chunked, last_row_ids, counters, set_apart)
-        async with database.execute(schema.TOO_LARGE) as cursor:
-            index.dropped = {(block, cause) async for block, cause, *_ in cursor}
-        if chunked[Lane.REGISTRATIONS]:
-            await in_thread(database, index.chunked_senders.load)
+        depths, chunked = dict.fromkeys(Lane, LaneDepth()), dict.fromkeys(Lane, 0)
+        last_row_ids = dict.fromkeys(Lane, 0)
+        sequences = dict(database.execute("SELECT name, seq FROM sqlite_sequence"))
+        for lane, table in (*schema.OUTBOXES.items(), *schema.CHUNKS.items()):
+            measure = schema.rows_through if table in schema.OUTBOXES.values() else schema.chunks_through
+            rows, size = database.execute(measure(lane), (EVERY_ROW,)).fetchone()
+            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + size)
+            last_row_ids[lane] = max(last_row_ids[lane], sequences.get(table, 0))
+            if measure is schema.chunks_through:
+                chunked[lane] = size
+        set_apart = LaneDepth(*database.execute(schema.SET_APART_DEPTH).fetchone())
+        index = cls(max_outbox, depths, chunked, last_row_ids, read_counters(database), set_apart)
+        index.dropped = {(block, cause) for block, cause, *_ in database.execute(schema.TOO_LARGE)}
+        index.chunked_senders.load(database)
         return index
 
     @property

@@ -169,6 +169,7 @@ OUTBOXES = {
 CHUNKS = {Lane.ADVISORIES: "advisory_chunk", Lane.REGISTRATIONS: "registration_chunk"}
 """Where a lane's rows stand by the thousand. Row ids are those of its outbox: a row is in the one or in the other."""
 
+PUT_SENDER = "INSERT OR REPLACE INTO sender VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 DELETE_SENDER = "DELETE FROM sender WHERE row_id = ?"
 SENDERS_OF_BLOCK = "SELECT * FROM sender WHERE row_id BETWEEN ? AND ?"
 PUT_BLOCK = (
@@ -206,7 +207,6 @@ REPLACED_REGISTRATIONS = (
 OLDEST_REGISTRATIONS = (
     "SELECT row_id, size, block FROM registration_outbox WHERE row_id > ? AND row_id < ? ORDER BY row_id LIMIT 1000"
 )
-DELETE_REGISTRATION = "DELETE FROM registration_outbox WHERE row_id = ?"
 UNSENT_REGISTRATIONS = (
     "SELECT block, COUNT(*), SUM(size) FROM registration_outbox WHERE row_id > ? AND block GLOB ? GROUP BY block"
 )
@@ -215,7 +215,6 @@ UNSENT_CHUNKS = (
     "SELECT last_row_id, first_row_id, block, count, size FROM registration_chunk "
     "WHERE last_row_id > ? AND block GLOB ? ORDER BY last_row_id"
 )
-DELETE_ADVISORY = "DELETE FROM advisory_outbox WHERE row_id = ?"
 
 SET_APART_DEPTH = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM set_apart"
 SET_APART_ROW = "SELECT lane, block, at, size, subject, headers, payload FROM set_apart WHERE row_id = ?"
@@ -244,18 +243,10 @@ TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, caus
 FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at = ?"
 
 
-def put_senders(count: int) -> str:
-    """Write ``count`` senders, each as it is now."""
-    return "INSERT OR REPLACE INTO sender VALUES " + rows("(?,?,?,?,?,?,?,?,?,?,?,?)", count)
-
-
-def put_in_outbox(lane: Lane, count: int) -> str:
-    """Append ``count`` rows to a lane's outbox."""
-    return (
-        f"INSERT INTO {OUTBOXES[lane]} "
-        "(row_id, block, sender_id, size, watermark_since, subject, headers, payload) VALUES "
-        + rows("(?,?,?,?,?,?,?,?)", count)
-    )
+def put_in_outbox(lane: Lane) -> str:
+    """Append a row to a lane's outbox."""
+    columns = "row_id, block, sender_id, size, watermark_since, subject, headers, payload"
+    return f"INSERT INTO {OUTBOXES[lane]} ({columns}) VALUES (?,?,?,?,?,?,?,?)"
 
 
 def set_apart(lane: Lane) -> str:
@@ -269,11 +260,6 @@ def set_apart(lane: Lane) -> str:
 def delete_row(lane: Lane) -> str:
     """Delete one row of a lane's outbox."""
     return f"DELETE FROM {OUTBOXES[lane]} WHERE row_id = ?"
-
-
-def rows(values: str, count: int) -> str:
-    """Write the values of so many rows."""
-    return ",".join([values] * count)
 
 
 def pending_rows(lane: Lane) -> str:

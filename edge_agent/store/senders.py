@@ -1,17 +1,93 @@
-"""Read and write senders as rows: the block's number and the sender's slot make the row's id."""
+"""Read and write senders as rows: the block's number and the sender's slot make the row's id.
+
+For the stream's past a row has a number, which is short, and the pasts stand in a table of their own. A relay meets
+those of all sites below it, and new ones for ever: what no row refers to any more is forgotten in time.
+"""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from typing import Self
 
-import aiosqlite
 import msgspec
 
 from edge_agent.core.senders import SenderChanges, SenderPage, SenderTable
 from edge_agent.store import schema
-from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.sqlite import StoreDamaged, put_rows
 from shared.identifiers import Incarnation
+
+INCARNATIONS_KEPT = 1_024
+"""How many there may be before it is worth looking for those that nothing refers to."""
+
+_ALL = "SELECT number, created_at, epoch_ms FROM incarnation"
+
+
+class Incarnations:
+    """Every incarnation's number, as the transaction under way sees them: adopt() or forget_uncommitted() ends it."""
+
+    def __init__(self, numbers: dict[Incarnation, int]) -> None:
+        self._numbers = numbers
+        self._committed = numbers
+        self._most = max(len(numbers), INCARNATIONS_KEPT)
+
+    @classmethod
+    def load(cls, database: sqlite3.Connection) -> Self:
+        """Read all of them."""
+        return cls(_numbers(database.execute(_ALL)))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def by_number(self) -> dict[int, Incarnation]:
+        """Give the incarnations by the numbers that stand for them in rows."""
+        return {number: incarnation for incarnation, number in self._numbers.items()}
+
+    def number_all(
+        self, database: sqlite3.Connection, incarnations: Iterable[Incarnation]
+    ) -> Callable[[Incarnation], int]:
+        """Make sure that incarnations have numbers, in the transaction under way; give what tells them.
+
+        They are many, and nearly all of them one and the same object: that is found faster than what equals it.
+        """
+        objects = {id(each): each for each in incarnations}
+        for each in objects.values():
+            if each not in self._numbers:
+                self._number(database, each)
+        numbers = {place: self._numbers[each] for place, each in objects.items()}
+        return lambda incarnation: numbers[id(incarnation)]
+
+    def _number(self, database: sqlite3.Connection, incarnation: Incarnation) -> None:
+        key = (incarnation.created_at, incarnation.epoch_ms)
+        database.execute(schema.PUT_INCARNATION, key)
+        query = "SELECT number FROM incarnation WHERE created_at = ? AND epoch_ms = ?"
+        ((number,),) = database.execute(query, key)
+        if self._numbers is self._committed:
+            self._numbers = dict(self._committed)
+        self._numbers[incarnation] = number
+
+    def make_room(self, database: sqlite3.Connection) -> None:
+        """Forget, in the transaction under way, those that nothing refers to, where they have become many.
+
+        What the transaction itself is about to refer to is to be numbered after this.
+        """
+        if len(self._numbers) < self._most:
+            return
+        database.execute(schema.FORGET_INCARNATIONS)
+        self._numbers = _numbers(database.execute(_ALL))
+        self._most = max(2 * len(self._numbers), INCARNATIONS_KEPT)
+
+    def adopt(self) -> None:
+        """Keep what the transaction has made durable."""
+        self._committed = self._numbers
+
+    def forget_uncommitted(self) -> None:
+        """Drop what was rolled back."""
+        self._numbers = self._committed
+
+
+def _numbers(rows: Iterable[sqlite3.Row]) -> dict[Incarnation, int]:
+    return {Incarnation(created, epoch): number for number, created, epoch in rows}
+
 
 _SLOT_BITS = 32
 _SIGN = 1 << 63
@@ -52,33 +128,35 @@ def write_senders(
         )
         for state in states
     ]
-    put_rows(database, schema.put_senders, rows)
+    put_rows(database, schema.PUT_SENDER, rows)
 
 
-async def load_senders(database: aiosqlite.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:
-    """Read a block's senders, page by page: all rows of a million at once would take more than their table does.
-
-    Raise StoreDamaged for what no agent wrote.
-    """
-    first, last = slot_range(block_number)
-    senders, by_number = SenderTable(), incarnations.by_number()
-    async with database.execute(schema.SENDERS_OF_BLOCK, (first, last)) as cursor:
-        while rows := list(await cursor.fetchmany(PAGE_ROWS)):
-            with _row_damage_detection():
-                senders.take_page(_page(rows, first, by_number))
+def load_senders(database: sqlite3.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:
+    """Read a block's senders; raise StoreDamaged for what no agent wrote."""
+    senders = SenderTable()
+    for page in _pages(database, block_number, incarnations.by_number()):
+        with _row_damage_detection():
+            senders.take_page(page)
     senders.put_in_order()
     return senders
 
 
 def check_senders(database: sqlite3.Connection, block_number: int) -> None:
     """Read a block's senders, and keep none; raise StoreDamaged as load_senders() does."""
-    first, last = slot_range(block_number)
     known = dict.fromkeys((number for (number,) in database.execute("SELECT number FROM incarnation")), _ANY)
+    for page in _pages(database, block_number, known):
+        with _row_damage_detection():
+            SenderTable().take_page(msgspec.structs.replace(page, slots=range(len(page.slots))))
+
+
+def _pages(database: sqlite3.Connection, block_number: int, by_number: dict[int, Incarnation]) -> Iterator[SenderPage]:
+    """Read page by page: all rows of a million senders at once would take more than their table does."""
+    first, last = slot_range(block_number)
     with closing(database.execute(schema.SENDERS_OF_BLOCK, (first, last))) as cursor:
         while rows := cursor.fetchmany(PAGE_ROWS):
             with _row_damage_detection():
-                page = _page(rows, first, known)
-                SenderTable().take_page(msgspec.structs.replace(page, slots=range(len(rows))))
+                page = _page(rows, first, by_number)
+            yield page
 
 
 @contextmanager

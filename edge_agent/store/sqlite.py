@@ -9,9 +9,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
+from typing import TypeVar
 
 import aiosqlite
 import msgspec
+
+T = TypeVar("T")
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NO_TEXT = "Could not decode to UTF-8"
@@ -57,16 +60,16 @@ ROWS_PER_STATEMENT = (400, 100, 25, 5, 1)
 Row = Sequence[object]
 
 
-def put_rows(database: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[Row]) -> None:
-    """Write rows by the statement for so many rows."""
-    written = 0
+def put_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
+    """Write rows by a statement for one, which ends in its values."""
+    written, (head, values) = 0, statement.split(" VALUES ")
     for count in ROWS_PER_STATEMENT[:-1]:
         while len(rows) - written >= count:
-            values = chain.from_iterable(rows[written : written + count])
-            database.execute(statement(count), list(values))
+            several = f"{head} VALUES {','.join([values] * count)}"
+            database.execute(several, list(chain.from_iterable(rows[written : written + count])))
             written += count
     if written < len(rows):
-        database.executemany(statement(1), rows[written:])
+        database.executemany(statement, rows[written:])
 
 
 async def transact(
@@ -80,11 +83,12 @@ async def transact(
     await in_thread(database, lambda connection: _transaction(connection, write, committed))
 
 
-async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], None]) -> None:
-    """Run ``work`` in the thread of the connection, in one go; raise what it raises, or StoreDamaged."""
+async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Give what ``work`` gives in the thread of the connection, in one go; raise what it raises, or StoreDamaged."""
     # aiosqlite offers this thread's statements one at a time, and nothing public for many.
     with damage_detection():
-        await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
+        found: T = await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return found
 
 
 def _transaction(

@@ -26,7 +26,6 @@ from edge_agent.store.chunks import read_pending
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
 from edge_agent.store.housekeeping import DiskSpace, Flusher
-from edge_agent.store.incarnations import Incarnations
 from edge_agent.store.marker import Marker
 from edge_agent.store.outbox_change import OutboxChange
 from edge_agent.store.outbox_index import OutboxIndex
@@ -38,13 +37,12 @@ from edge_agent.store.port import (
     OutboxLevel,
     PutBack,
     SetApart,
-    SetApartSum,
     StoreFailing,
     StoreFull,
     StoreLocked,
     StoreUnwritable,
 )
-from edge_agent.store.senders import load_senders
+from edge_agent.store.senders import Incarnations, load_senders
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from edge_agent.store.sqlite import damage_detection, in_thread, transact
 from shared.identifiers import BlockId
@@ -108,9 +106,12 @@ class SqliteStore:
             await database.execute(f"PRAGMA {pragma}")
         # Some distributions overwrite what is deleted: an outbox would be written twice.
         await database.execute("PRAGMA secure_delete=OFF")
-        incarnations = await Incarnations.load(database)
-        index, log = await OutboxIndex.load(database, max_outbox), await DecisionLog.load(database, incarnations)
-        return cls(path, database, incarnations, index, log, Marker(path))
+
+        def load(connection: sqlite3.Connection) -> tuple[Incarnations, OutboxIndex, DecisionLog]:
+            incarnations = Incarnations.load(connection)
+            return incarnations, OutboxIndex.load(connection, max_outbox), DecisionLog.load(connection, incarnations)
+
+        return cls(path, database, *await in_thread(database, load), Marker(path))
 
     async def close(self) -> None:
         """Write what is still to be deleted, where that can be done now, and close: else those rows are sent again."""
@@ -127,16 +128,17 @@ class SqliteStore:
 
     async def load_block(self, name: str) -> tuple[BlockState, SenderTable] | None:
         """Read a block's state and senders; None where the store does not know it."""
+
+        def load(database: sqlite3.Connection) -> tuple[BlockState, SenderTable] | None:
+            row = database.execute("SELECT number, state FROM block WHERE name = ?", (name,)).fetchone()
+            return row and (self._state(name, row[1]), load_senders(database, row[0], self._incarnations))
+
         # A transaction whose task was cancelled may still be under way.
         async with self._lock:
-            with damage_detection():
-                async with self._database.execute("SELECT number, state FROM block WHERE name = ?", (name,)) as cursor:
-                    row = await cursor.fetchone()
-                if row is None:
-                    return None
-                state = self._state(name, row[1])
-                self._block_counters[name] = state.counters
-                return state, await load_senders(self._database, row[0], self._incarnations)
+            found = await in_thread(self._database, load)
+        if found is not None:
+            self._block_counters[name] = found[0].counters
+        return found
 
     async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
         """Read whose blocks the store holds, and their states, behind whatever transaction is still under way."""
@@ -233,17 +235,10 @@ class SqliteStore:
         async with self._lock:
             rows = self._index.take(lane, after_row_id, row_limit, is_changing=False)
             if rows is None:
-                rows = await self._read_pending(lane, after_row_id, row_limit, byte_limit)
+                rows = await in_thread(
+                    self._database, lambda database: read_pending(database, lane, after_row_id, row_limit, byte_limit)
+                )
                 self._index.leave(lane, rows)
-        return rows
-
-    async def _read_pending(self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int) -> list[OutboxRow]:
-        rows: list[OutboxRow] = []
-
-        def read(database: sqlite3.Connection) -> None:
-            rows.extend(read_pending(database, lane, after_row_id, row_limit, byte_limit))
-
-        await in_thread(self._database, read)
         return rows
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
@@ -295,26 +290,20 @@ class SqliteStore:
 
     async def dropped_too_large(self) -> list[DroppedTooLarge]:
         """Say what is known to have been dropped for its size."""
-        return list((await self._too_large())[1])
+        async with self._lock:
+            return await in_thread(self._database, dropped_too_large)
 
     async def outbox_level(self) -> OutboxLevel:
         """Say how full the outbox is, and what is too large for the region."""
         index = self._index
         is_any = index.set_apart.rows or index.dropped
-        set_apart, dropped = await self._too_large() if is_any else ((), ())
-        return OutboxLevel(index.size, index.max_outbox, tuple(set_apart), tuple(dropped))
-
-    async def _too_large(self) -> tuple[Sequence[SetApartSum], Sequence[DroppedTooLarge]]:
-        set_apart: list[SetApartSum] = []
-        dropped: list[DroppedTooLarge] = []
-
-        def read(database: sqlite3.Connection) -> None:
-            set_apart.extend(set_apart_sums(database))
-            dropped.extend(dropped_too_large(database))
-
+        if not is_any:
+            return OutboxLevel(index.size, index.max_outbox)
         async with self._lock:
-            await in_thread(self._database, read)
-        return set_apart, dropped
+            set_apart, dropped = await in_thread(
+                self._database, lambda database: (set_apart_sums(database), dropped_too_large(database))
+            )
+        return OutboxLevel(index.size, index.max_outbox, tuple(set_apart), tuple(dropped))
 
     async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
         """Forget what was dropped, where nothing was since; raise StoreUnwritable."""

@@ -15,7 +15,8 @@ import pytest
 from edge_agent.core.decisions import BlindCause, BlindSpan, Clamped
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase, SenderState, SenderTable
-from edge_agent.store import incarnations, schema
+from edge_agent.store import schema
+from edge_agent.store import senders as sender_rows
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId, Incarnation
 from tests.contract import mortal_committer
@@ -228,7 +229,7 @@ async def test_counters_of_block_and_outbox_are_given_together(tmp_path: Path) -
 async def test_incarnations_that_nothing_refers_to_any_more_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(incarnations, "KEPT", 8)
+    monkeypatch.setattr(sender_rows, "INCARNATIONS_KEPT", 8)
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         newest = sender(0)

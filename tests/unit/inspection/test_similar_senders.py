@@ -19,7 +19,7 @@ def database() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(schema.CREATE)
         for slot, name in enumerate(NAMES):
-            connection.execute(schema.put_senders(1), ((1 << 32) + slot, name, *(0,) * 10))
+            connection.execute(schema.PUT_SENDER, ((1 << 32) + slot, name, *(0,) * 10))
         yield connection
 
 

@@ -285,7 +285,7 @@ def test_report_is_what_the_agent_wrote(database: sqlite3.Connection) -> None:
     put_status(database, "last_problem", problem)
     database.execute(schema.PUT_BLOCK, ("nodes", "eu-west", "dub1", msgspec.json.encode(STATE).decode()))
     for row_id, phase in [(1 << 32, 0), ((1 << 32) + 1, 1), ((1 << 32) + 2, 0), (2 << 32, 1)]:
-        database.execute(schema.put_senders(1), (row_id, f"n{row_id}", phase, *(1,) * 9))
+        database.execute(schema.PUT_SENDER, (row_id, f"n{row_id}", phase, *(1,) * 9))
     for block, cause, count in [("nodes", "newer_sample", 4), ("others", "newer_sample", 3)]:
         database.execute(schema.ADD_COUNT, (block, "compacted", cause, count))
     put_status(database, "progress:nodes", progress(3))
