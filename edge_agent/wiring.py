@@ -201,7 +201,6 @@ class BlockWiring:
             link.adapters.remove(heartbeat)
 
     def rules(self, link: BlockLink, mode: Mode[D]) -> BlockRules[D]:
-        """Say what a block's loop goes by."""
         block = link.block
         return BlockRules(
             stream=block.source.stream,
@@ -260,7 +259,6 @@ class UploadPath:
         self._parts = parts
 
     async def open(self) -> RegionLink:
-        """Connect, however long that takes."""
         adapters: list[Adapter] = []
         report = self._parts.board.reporter(UPSTREAM)
         # Before anything is read in this run: what the store knows now was read by runs before.

@@ -18,19 +18,15 @@ class SodiumBlake2b:
         self._state = state
 
     def update(self, data: bytes | memoryview) -> None:
-        """Hash more of the message."""
         sodium.generichash_blake2b_update(self._state, bytes(data))
 
     def copy(self) -> "SodiumBlake2b":
-        """Give another that goes on from here."""
         return SodiumBlake2b(self._state.copy())
 
     def digest(self) -> bytes:
-        """Give the digest of the message so far."""
         return sodium.generichash_blake2b_final(self._state.copy())
 
     def hexdigest(self) -> str:
-        """Give the digest in hex."""
         return self.digest().hex()
 
 

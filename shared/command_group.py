@@ -29,7 +29,6 @@ class CommandGroup(click.Group):
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands in their order."""
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         self.write_commands(
             formatter,
@@ -37,7 +36,6 @@ class CommandGroup(click.Group):
         )
 
     def write_commands(self, formatter: click.HelpFormatter, sentences: Mapping[str, str]) -> None:
-        """Write commands, each with its sentence."""
         if sentences:
             with formatter.section("Commands"):
                 formatter.write_dl(list(sentences.items()))

@@ -97,7 +97,6 @@ class SourcePosition(msgspec.Struct, frozen=True):
 
     @property
     def next_sequence(self) -> int:
-        """Give the first sequence that has not been read."""
         return self.sequence + 1
 
 

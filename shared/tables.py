@@ -43,7 +43,6 @@ class Layout(NamedTuple, Generic[T]):
 
     @property
     def titles(self) -> list[str]:
-        """Give the titles as they are written everywhere."""
         return [column.title.upper() for column in self.columns]
 
     @property

@@ -25,7 +25,6 @@ class Thresholds(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def given(self) -> dict[str, int]:
-        """Give those that are set, by name."""
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def overlaid(self, other: Self) -> Self:

@@ -161,7 +161,6 @@ class _Reader:
         self._too_deep: dict[str, Any] = {}
 
     def note(self, deviation: Deviation) -> None:
-        """Remember the first deviation."""
         self.deviation = self.deviation or deviation
 
     def decoded(self, body: bytes) -> str:

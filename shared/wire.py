@@ -73,7 +73,6 @@ class ChoriaAdvisory(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> AdvisoryKind:
-        """Translate Choria's word."""
         return KINDS_BY_CHORIA_EVENT[self.event]
 
 

@@ -129,11 +129,9 @@ class AgentSettings(Settings, frozen=True):
 
     @property
     def id_key_path(self) -> Path:
-        """Give the file that holds the site's secret."""
         return Path(self.upstream.id_key_file or f"{self.store.path}.id-key")
 
     def block_id(self, block: StreamSettings) -> BlockId:
-        """Name a block."""
         return BlockId(self.region, self.site, block.name)
 
     def contradiction(self, block_id: BlockId, state: BlockState) -> str:
@@ -160,7 +158,6 @@ class AgentSettings(Settings, frozen=True):
         return ""
 
     def consumer_of(self, block: StreamSettings) -> str:
-        """Name a block's durable consumer."""
         name = block.source.consumer or f"muster-{self.site}-{block.name}"
         # Each member of a pair has a consumer of its own; the rest of their files may be the same.
         return f"{name}-{self.agent_name}" if self.pair.members else name

@@ -107,7 +107,6 @@ class SenderSettings(Settings, frozen=True):
             raise ValueError(f"exactly one of {', '.join(ways)} is needed, found {found}")
 
     def rule(self) -> SenderRule:
-        """Give the core's rule."""
         normalize = NameForm(self.normalize)
         if self.json_path:
             return SenderByPath(self.json_path, normalize=normalize)
@@ -176,7 +175,6 @@ class PolicySettings(Settings, frozen=True):
         return msgspec.structs.replace(self, **{name: Duration(value) for name, value in thresholds.given.items()})
 
     def policy(self) -> Policy:
-        """Give the core's thresholds."""
         return Policy(
             sample_interval=int(self.sample_interval),
             stale_after=int(self.stale_after),
@@ -188,7 +186,6 @@ class PolicySettings(Settings, frozen=True):
         )
 
     def digest_rule(self) -> DigestRule:
-        """Give what the content digest covers."""
         return DigestRule(self.digest_paths, self.digest_ignore)
 
 
@@ -264,7 +261,6 @@ class StreamSettings(Settings, frozen=True):
         return self.sender.rule()
 
     def copy_subject(self, default_prefix: str) -> CopySubject:
-        """Say where copies go."""
         return CopySubject(self.target.prefix or default_prefix, self.target.remove)
 
     def _check_sampling(self) -> None:
@@ -292,7 +288,6 @@ class StreamSettings(Settings, frozen=True):
         return self.source.probe and self.mode == "sample"
 
     def probe_rule(self, region: str, site: str) -> ProbeRule:
-        """Say on which subject probes go."""
         own = probe_subject(region, site, self.name)
         return ProbeRule(self.source.stream, own, self.source.probe_subject, self.filter_subject)
 

@@ -47,7 +47,6 @@ class CopyDraft(PositionDraft):
     """Messages to be copied, not yet adopted."""
 
     def copy(self, message: SourceMessage, subject: str) -> bool:
-        """Copy a message to ``subject``."""
         self._read(message)
         self.decisions.append(Copy(message, subject))
         return True
@@ -66,7 +65,6 @@ class Copier:
         self.state = state
 
     def draft(self) -> CopyDraft:
-        """Begin to copy."""
         return CopyDraft(self.state)
 
     def adopt(self, draft: CopyDraft) -> None:
@@ -74,7 +72,6 @@ class Copier:
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:
-        """Count nobody."""
         return {}
 
 

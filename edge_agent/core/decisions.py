@@ -307,7 +307,6 @@ class Ledger:
         self.count("withheld", RejectReason.TOO_MANY_SENDERS)
 
     def count(self, what: str, cause: str) -> None:
-        """Count what happened, by its cause."""
         causes = self.counts.get(what)
         if causes is None:
             causes = self.counts[what] = {}

@@ -59,6 +59,8 @@ class NameForm(StrEnum):
 
 
 class _SenderNaming(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rules have in common; ``inspect_field`` of each names what identifies the sender, as advisories do."""
+
     normalize: NameForm = NameForm.NONE
 
 
@@ -69,7 +71,6 @@ class SenderByPath(_SenderNaming, frozen=True):
 
     @property
     def inspect_field(self) -> str:
-        """Name what identifies the sender, as advisories do."""
         return self.path
 
 
@@ -80,7 +81,6 @@ class SenderByHeader(_SenderNaming, frozen=True):
 
     @property
     def inspect_field(self) -> str:
-        """Name what identifies the sender, as advisories do."""
         return self.header
 
 
@@ -91,7 +91,6 @@ class SenderBySubjectToken(_SenderNaming, frozen=True):
 
     @property
     def inspect_field(self) -> str:
-        """Name what identifies the sender, as advisories do."""
         return f"subject_token_{self.token}"
 
 
@@ -100,7 +99,6 @@ class SenderBySubject(_SenderNaming, frozen=True):
 
     @property
     def inspect_field(self) -> str:
-        """Name what identifies the sender, as advisories do."""
         return "subject"
 
 

@@ -38,7 +38,6 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def retired_after_stale(self) -> int:
-        """Give the observed time between a sender's stale instant and its retirement."""
         return self.retire_after - self.stale_after
 
     def interval_of(self, sender_id: str, *, is_first: bool) -> int:

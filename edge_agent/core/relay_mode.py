@@ -130,11 +130,9 @@ class Relay:
         self.origins = origins or SenderTable()
 
     def draft(self) -> RelayDraft:
-        """Begin to relay."""
         return RelayDraft(self.state, self.origins)
 
     def adopt(self, draft: RelayDraft) -> None:
-        """Make a draft the state, its commit having begun."""
         changes = draft.changes()
         self.origins.adopt(changes.heard, changes.stale, changes.retired)
         self.state = draft.state()
@@ -152,7 +150,6 @@ class RelayIntake:
         self.slow_count = 0
 
     def give(self, draft: RelayDraft, message: SourceMessage, *, too_old: bool) -> bool:
-        """Give a message to a draft, which takes it always."""
         found = parse_subject(message.subject)
         if found is None or found.record_type is not RecordType.REGISTRATION:
             return draft.skip(message, "skipped", str(found.record_type) if found else "other_record")

@@ -91,7 +91,6 @@ class StreamFacts(msgspec.Struct, frozen=True):
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether it holds no message."""
         return self.first_sequence > self.last_sequence
 
     def holds_what(self, other: "StreamFacts | None") -> bool:

@@ -156,7 +156,6 @@ class Draft:
         return True
 
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
-        """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         if not self._advance(at):
             return False
         if not self.clock_ahead:
@@ -164,7 +163,6 @@ class Draft:
         return self.examine(examined_sequence)
 
     def examine(self, sequence: int) -> bool:
-        """Note that everything up to ``sequence`` has been read, which proves no time."""
         self._examined = max(self._examined, sequence)
         return True
 
@@ -242,7 +240,6 @@ class Draft:
         return True
 
     def find_thinned(self, *, thinned: bool) -> bool:
-        """Note that messages are gone from among those that are being read, or are no more."""
         seen = self._seen
         if seen.thinned is thinned or (thinned and (self._pending_blind or not self.observed_through)):
             # What comes next ends a blind span, or begins observation, anyway.
@@ -299,14 +296,12 @@ class Draft:
         return True
 
     def steps_back(self, at: int) -> bool:
-        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
         return at < self._source_clock - self._policy.blind_after
 
     # Results
 
     @property
     def position(self) -> SourcePosition:
-        """Give where reading has come to."""
         last, before = self._last, self._position
         if last is None:
             return before
@@ -319,7 +314,6 @@ class Draft:
         return is_quiet and self.position == self._before.position
 
     def state(self) -> BlockState:
-        """Give the block's state as it is after the inputs."""
         additions = dict(self._ledger.counts)
         if self._valid:
             additions["valid"] = {"registrations": self._valid}
@@ -558,7 +552,6 @@ class Draft:
         return True
 
     def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
-        """Note how far the hub's policy has been taken, and count what was done."""
         self._revisions = revisions
         self._ledger.count("policy", what)
 
@@ -588,7 +581,6 @@ class Tracker:
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:
-        """Count the senders by phase, as watermarks and people are told."""
         return {"heard": self.senders.heard.count, "stale": self.senders.stale.count}
 
     def check_invariants(self) -> None:

@@ -35,7 +35,6 @@ class PositionDraft:
     # Inputs
 
     def prove(self, at: int, examined_sequence: int = 0) -> bool:
-        """Advance to an instant through which everything stored, up to ``examined_sequence``, has been read."""
         self._advance(at)
         return self.examine(examined_sequence)
 
@@ -52,14 +51,12 @@ class PositionDraft:
         return True
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
-        """Let no time pass while the stream's clock is ahead of the others, which show ``reference``."""
         if is_ahead and not self._through:
             self._advance(reference)
         self.clock_ahead = is_ahead
         return True
 
     def examine(self, sequence: int) -> bool:
-        """Note that everything up to ``sequence`` has been read, which proves no time."""
         self._examined = max(self._examined, sequence)
         return True
 
@@ -80,7 +77,6 @@ class PositionDraft:
         return True
 
     def change_policy(self, policy: Policy) -> bool:
-        """Let other thresholds hold from now on."""
         self._policy, self._policy_at = policy, self._through
         return True
 
@@ -92,12 +88,10 @@ class PositionDraft:
     retire = ask_for
 
     def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
-        """Note how far the hub's policy has been taken, and count what was done."""
         self._revisions = revisions
         self._count("policy", what)
 
     def steps_back(self, at: int) -> bool:
-        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
         return at < self._source_clock - self._policy.blind_after
 
     def skip(self, message: SourceMessage, what: str, cause: str) -> bool:
@@ -116,7 +110,6 @@ class PositionDraft:
         return is_quiet and policy_is_as_before
 
     def state(self) -> BlockState:
-        """Give the block's state as it is after the inputs."""
         return BlockState(
             position=self._reached(),
             policy=self._policy,

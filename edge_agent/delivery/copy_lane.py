@@ -44,7 +44,6 @@ class _Speed:
         self._size = self._seconds = 0.0
 
     def take(self, size: int, seconds: float) -> None:
-        """Take one shipment."""
         # Sums, because two answers that are read at once say little each, and together the truth.
         self.count += 1
         self._size = self._size * _KEPT + size
@@ -126,7 +125,6 @@ class KnownPrefix:
         return place
 
     def learn(self, place: int, *, is_known: bool) -> None:
-        """Take an answer."""
         if is_known:
             self.known = max(self.known, place + 1)
             self._largest_known = max(self._largest_known, self._sizes[place])
@@ -184,7 +182,6 @@ class CopyScheduler:
         self._stored_at = 0.0
 
     def next_shipment(self) -> Shipment | None:
-        """Give what may leave now; None where nothing may."""
         if self._returned and not self._in_flight:
             self._ready.extendleft(sorted(self._returned, key=lambda row: row.row_id, reverse=True))
             self._returned = []
@@ -245,7 +242,6 @@ class CopyScheduler:
         return self._flight.ship(rows, form, behind)
 
     def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> Verdict | None:
-        """Take the answer to a shipment that left at ``sent_at``; give what is to be done about its first row."""
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0
@@ -273,7 +269,6 @@ class CopyScheduler:
         return None
 
     def send_again(self, row: OutboxRow) -> None:
-        """Send a row once more in place of the one with its id, which was refused."""
         self._window.take_back((row.row_id,))
         self._returned.append(row)
         self._alone += 1

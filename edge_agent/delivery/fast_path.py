@@ -145,11 +145,9 @@ class FastPath:
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, _byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
-        """Read as at_hand() does."""
         return self.at_hand(lane, after_row_id, row_limit)
 
     def delete_through(self, _lane: Lane, row_id: int) -> None:
-        """Remove the rows that were acknowledged."""
         while self._rows and self._rows[0].row_id <= row_id:
             self._size -= self._rows.popleft().size
         self.acknowledged_through = max(self.acknowledged_through, row_id)

@@ -33,7 +33,6 @@ class UploadWindow:
         return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self.byte_limit
 
     def add(self, row_id: int, size: int) -> None:
-        """Note a row as in flight; rows are sent in the order of their ids."""
         self._sizes[row_id] = size
         self._bytes += size
 

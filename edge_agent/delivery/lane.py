@@ -46,7 +46,6 @@ class LaneReader:
 
     @property
     def is_reading(self) -> bool:
-        """Tell whether the file is being read."""
         return self._reading is not None and not self._reading.done()
 
     def read_on(self) -> bool:
@@ -261,7 +260,6 @@ class ParallelScheduler:
         return None
 
     def take_answer(self, shipment: Shipment, answer: Answer, _sent_at: float) -> Verdict | None:
-        """Take the answer to a shipment; give what is to be done about its first row."""
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             return None
@@ -276,11 +274,9 @@ class ParallelScheduler:
         return Verdict.TOO_LARGE if answer.outcome is Outcome.TOO_LARGE else Verdict.REFUSED
 
     def send_again(self, row: OutboxRow) -> None:
-        """Send a row once more in place of the one with its id, which was refused."""
         self._again.append(row)
 
     def restart(self) -> None:
-        """Forget what was in flight."""
         self._again.clear()
 
     def _next_again(self) -> Shipment | None:
@@ -324,17 +320,14 @@ class UploadLane:
 
     @property
     def has_too_large(self) -> bool:
-        """Tell whether rows were refused for their size and are still in the lane."""
         return bool(self._too_large)
 
     @property
     def in_flight(self) -> int:
-        """Count the shipments that wait for their answer."""
         return len(self._shipments)
 
     @property
     def is_reading(self) -> bool:
-        """Tell whether more rows are being read from the file."""
         return self._flight.reader.is_reading
 
     @property
@@ -452,7 +445,6 @@ class UploadLane:
         self._rewind_count += 1
 
     def _pause(self, problem: str) -> None:
-        """Pause the lane, then start again."""
         self.problem = problem
         self._paused_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)

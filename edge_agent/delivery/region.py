@@ -72,7 +72,6 @@ class JetStreamUpstream:
 
     @property
     def max_payload(self) -> int:
-        """Give how many bytes a message may have, headers included, as far as is known."""
         return self._client.max_payload
 
     async def ask_max_payload(self) -> int:
@@ -96,11 +95,9 @@ class JetStreamUpstream:
             check.cancel()
 
     def poke(self) -> None:
-        """Let answers() return: there is something to send."""
         self._arrived.set()
 
     def takes_more(self) -> bool:
-        """Tell whether the link has taken bytes since the last call, and has more to take."""
         return self._progress.goes_on(self._client.connection)
 
     async def ready(self) -> None:
@@ -124,7 +121,6 @@ class JetStreamUpstream:
             raise UpstreamUnavailable(f"cannot listen for acknowledgements: {error}") from error
 
     async def send(self, shipment: Shipment) -> None:
-        """Publish without waiting for the answer. One that no server takes is answered at once."""
         if self._broken:
             raise UpstreamUnavailable(self._broken)
         await self._send(shipment)
@@ -175,7 +171,6 @@ class JetStreamUpstream:
             self.break_off(str(error))
 
     async def answers(self, patience: float) -> Sequence[Answer]:
-        """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
         if not self._answers and not self._broken:
             self._arrived.clear()
             await wait_for_event(self._arrived, patience)

@@ -114,7 +114,6 @@ class Terms:
         return block in self._asked or block in self._takes_batches
 
     def ask(self, block: str) -> None:
-        """Note that a question is under way."""
         self._asked.add(block)
 
     def drop_question(self, block: str) -> None:
@@ -126,13 +125,11 @@ class Terms:
         return min(self.max_payload - HEADROOM, self._refused_sizes.get(block, EVERYTHING))
 
     def note_refused_size(self, block: str, size: int) -> None:
-        """Note that a row of a size was refused for it."""
         self._refused_sizes[block] = min(size, self._refused_sizes.get(block, size))
         self._largest_accepted.pop(block, None)
         self.dropped.add(block)
 
     def note_accepted_size(self, block: str, size: int) -> None:
-        """Note that a row of a size was taken."""
         if self._refused_sizes and size >= self._refused_sizes.get(block, EVERYTHING):
             del self._refused_sizes[block]
 
@@ -157,6 +154,5 @@ class Terms:
                 self._takes_batches.setdefault(block, True)
 
     def next_number(self) -> int:
-        """Give a number that no shipment had."""
         self._number += 1
         return self._number

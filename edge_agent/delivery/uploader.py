@@ -77,7 +77,6 @@ class Uploader:
         self._is_in_trouble = False
 
     async def run(self) -> None:
-        """Upload for ever."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_appends(), name="outbox watcher")

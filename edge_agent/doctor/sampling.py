@@ -41,7 +41,6 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def message_count(self) -> int:
-        """Count the messages that were looked at."""
         return len(self.sightings) + sum(self.rejected.values())
 
 

@@ -47,12 +47,10 @@ class Visit:
         self._denied: list[str] = []
 
     def note(self, state: LinkState) -> None:
-        """Hear of what becomes of the connection."""
         if state.event is LinkEvent.DENIED:
             self._denied.append(state.reason)
 
     def is_denied(self, subject: str) -> bool:
-        """Tell whether the server has refused us this subject."""
         return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
 
     def refused(self, name: str, subjects: str, keys: str, kind: Kind, *, otherwise: str = "") -> Finding:

@@ -152,7 +152,6 @@ class FastPathCommits(CommitQueue):
 
     @property
     def has_undelivered(self) -> bool:
-        """Tell whether rows are on the fast path."""
         return self._fast_path.is_under_way
 
     def read_patience(self, patience: float) -> float:
@@ -177,7 +176,6 @@ class FastPathCommits(CommitQueue):
             await self._conclude()
 
     async def settle(self) -> None:
-        """Wait until nothing is on the fast path."""
         await self._conclude()
         while self._fast_path.is_under_way:
             await self._fast_path.change(LOOK_EVERY)
@@ -202,7 +200,6 @@ class ReopenBackoff:
         self._retry_after = FIRST_RETRY
 
     def went_well(self) -> None:
-        """Begin with the shortest wait again."""
         self._retry_after = FIRST_RETRY
 
     async def wait(self) -> None:

@@ -121,12 +121,10 @@ class Ingest(Generic[D]):
 
     @property
     def vouched_count(self) -> int:
-        """Count the watermarks of this run."""
         return self._watermarks.count
 
     @property
     def has_left(self) -> bool:
-        """Tell whether the region has acknowledged all advisories and watermarks."""
         return not self._store.depths()[Lane.ADVISORIES].rows
 
     def restated(self, condition: str, number: int) -> OutboxRow | None:

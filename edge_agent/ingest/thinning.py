@@ -62,5 +62,4 @@ class Thinning:
         return self.is_thinned
 
     def pass_on(self, message: SourceMessage) -> None:
-        """Count a message as taken."""
         self.expected, self._last_stored_at = message.sequence + 1, message.stored_at

@@ -61,7 +61,6 @@ class KnownBlock(msgspec.Struct, frozen=True):
         )
 
     def forgotten_at(self, last_seen_at: int) -> int:
-        """Say when a relay forgets an origin that is not heard again."""
         return last_seen_at + self.state.policy.retire_after
 
     def forwarded_again_at(self, sender_id: str, last_forwarded_at: int, is_first_interval: bool) -> int:

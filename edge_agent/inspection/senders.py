@@ -37,7 +37,6 @@ class SenderFilter(msgspec.Struct, frozen=True):
     not_seen_since: int = FOREVER
 
     def parameters(self, blocks: Collection[KnownBlock]) -> dict[str, int | str]:
-        """Give the values of both statements."""
         return {
             "first": min(block.row_ids[0] for block in blocks),
             "last": max(block.row_ids[1] for block in blocks),

@@ -77,7 +77,6 @@ class _Migration:
             raise MigrationRefused("streams: there are none, so there is nothing to read")
 
     def text(self, region: str, store: Path | None) -> str:
-        """Write the file."""
         peer, first = self._peer, self._peer.streams[0]
         upstream = self._connection(first.target_url, "target", first, "streams[0].target_url")
         blocks = []

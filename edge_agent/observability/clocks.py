@@ -91,7 +91,6 @@ class SiteClock:
         self._site_ahead: int | None = None
 
     def bound(self, state: BlockState | None) -> int:
-        """Give the latest instant that is followed now, by a block in ``state``."""
         others = self._others(state) if self._max_ahead else []
         return max(others) + self._max_ahead if others else EVERYTHING
 
@@ -191,7 +190,6 @@ class RegionClock:
         return bool(self._found) and await self._ask_time(f"STREAM.INFO.{self._found}")
 
     async def run(self) -> None:
-        """Ask now and then, until cancelled."""
         while not is_cancelled():
             self._changed.clear()
             is_known = self._client.is_connected and await self.hear()

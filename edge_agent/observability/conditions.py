@@ -62,7 +62,6 @@ class Condition(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """Say what is wrong with what."""
         return f"{self.subject}: {self.what}"
 
     def lasted(self, at: int) -> str:
@@ -74,7 +73,6 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.name} for {format_duration(rough)}"
 
     def line(self, at: int) -> str:
-        """Say all of it in a line."""
         return f"{self.severity}: {self.text}; {self.remedy} ({self.lasted(at)})"
 
 

@@ -38,7 +38,6 @@ class Need(msgspec.Struct, frozen=True):
     is_essential: bool
 
     def unmet(self, found: Version) -> str:
-        """Say that a server is too old for it."""
         older = f"nats-server {_shown(found)} is older than {_shown(self.since)}"
         return f"{older}, which {self.setting} needs: {self.otherwise}"
 
@@ -103,7 +102,6 @@ class ServerWatch:
         }
 
     async def run(self) -> None:
-        """Look until cancelled."""
         while not is_cancelled():
             await self._links.opened_one(LOOK_EVERY)
             for opened in self._links.opened:

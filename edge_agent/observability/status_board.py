@@ -151,7 +151,6 @@ class StatusBoard:
 
     @property
     def parts(self) -> Mapping[str, PartStatus]:
-        """Give every part's phase, by name."""
         return self._parts
 
     def watch(self, block: str, reader: _Reader) -> None:
@@ -159,7 +158,6 @@ class StatusBoard:
         self._readers[block] = reader
 
     def progress(self) -> dict[str, Progress]:
-        """Tell how far each block has come, of those that have looked at their stream."""
         found = {block: reader.progress for block, reader in self._readers.items()}
         return {block: progress for block, progress in found.items() if progress is not None}
 

@@ -97,7 +97,6 @@ class StatusReport(msgspec.Struct, frozen=True):
 
     @property
     def has_process(self) -> bool:
-        """Tell whether there is a process that has the store."""
         return self.life in (ProcessState.STARTING, ProcessState.RUNNING, ProcessState.SILENT)
 
 

@@ -61,7 +61,6 @@ class Lead:
         )
 
     def committed(self, batch: BatchCommit) -> None:
-        """Note that a batch is durable."""
         self._deliveries.committed(batch.block_id.block, self._store.last_row_ids())
 
     async def prove(self, block_id: BlockId, state: BlockState) -> None:

@@ -164,7 +164,6 @@ class LogAddress(msgspec.Struct, frozen=True):
 
     @property
     def stream(self) -> str:
-        """Name the stream."""
         return f"MUSTER_PAIR_{self.site}"
 
     def subject(self, what: str = "log") -> str:

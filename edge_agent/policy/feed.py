@@ -86,7 +86,6 @@ class PolicyFeed:
         self._denied = ""
 
     def orders(self) -> list[ScopedRevision]:
-        """Give all that have been heard of, in their order."""
         return self._orders
 
     def break_off(self, _reason: str) -> None:

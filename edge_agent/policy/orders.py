@@ -43,7 +43,6 @@ class Effective(msgspec.Struct, frozen=True):
     refused: tuple[str, ...] = ()
 
     def policy(self, revisions: PolicyRevisions) -> Policy:
-        """Give the core's thresholds."""
         return msgspec.structs.replace(self.settings.policy(), revision=revisions.revision)
 
 
@@ -80,7 +79,6 @@ class PolicyOrders:
         self._taken: tuple[list[ScopedRevision], int, PolicyRevisions] = [], 0, PolicyRevisions()
 
     def policy(self, revisions: PolicyRevisions) -> Policy:
-        """Give the thresholds that hold."""
         holds = effective(self._block_id, self._block, revisions)
         self._report("; ".join(holds.refused))
         return holds.policy(revisions)

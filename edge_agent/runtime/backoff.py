@@ -21,7 +21,6 @@ class Pace:
         self._free_at = 0.0
 
     async def wait(self, size: int) -> None:
-        """Wait until ``size`` bytes may go."""
         if not self._rate:
             return
         now = loop_time()

@@ -120,7 +120,6 @@ class _LinkWatch:
         self._is_reconnecting = False
 
     def take(self, state: LinkState) -> None:
-        """Take a change."""
         is_denial = state.event is LinkEvent.DENIED
         # Each hears of it: several may have asked for the same.
         takers = [adapter for adapter in self._adapters if is_denial and adapter.takes_denial(state.reason)]

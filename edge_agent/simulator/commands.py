@@ -43,7 +43,6 @@ class LiveOptions(options.FleetOptions, frozen=True, kw_only=True):
 
     @property
     def subjects(self) -> str:
-        """Give the subject with the site's name in it."""
         return self.subject.replace("{site}", self.site or "")
 
 

@@ -139,7 +139,6 @@ class Fleet:
             interval_number += 1
 
     def is_up(self, sender_index: int, at: int) -> bool:
-        """Tell whether a sender is up at an instant of virtual time."""
         return any(up_from <= at < up_to for up_from, up_to in self.up_spans[sender_index])
 
     def _jittered(self, interval_number: int) -> list[int]:

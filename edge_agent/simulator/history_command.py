@@ -163,7 +163,6 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
             raise click.UsageError(str(error)) from error
 
     def outages(self) -> OutageSettings:
-        """Give how everything breaks."""
         return OutageSettings(
             sender=Reliability(self.sender_up, self.sender_down),
             rack=Reliability(self.rack_up, self.rack_down),

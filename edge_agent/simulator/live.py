@@ -84,7 +84,6 @@ class LiveFleet:
 
     @property
     def up_count(self) -> int:
-        """Count the senders that are up."""
         return self._changes.up_count
 
     async def run(self, ended: asyncio.Event, duration: int | None) -> None:

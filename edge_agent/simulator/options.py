@@ -104,7 +104,6 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
 
     def connection(self) -> FleetConnection:
-        """Give where to publish."""
         if bool(self.servers) == bool(self.connection_path):
             raise click.UsageError("say where to publish: --server URL, or --connection FILE")
         try:
@@ -115,7 +114,6 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise click.ClickException(str(error)) from error
 
     def fleet_settings(self, site: str) -> FleetSettings:
-        """Give one site's fleet."""
         try:
             return FleetSettings(
                 site=site,
@@ -148,11 +146,9 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise click.ClickException(str(error)) from error
 
     def bodies(self) -> RegistrationBodies:
-        """Give what makes the registrations."""
         return RegistrationBodies(self.size, seed=self.seed, compress=self.compress)
 
     def truth_header(self, started_at: int, text: str) -> TruthHeader:
-        """Give the first line of the truth."""
         return TruthHeader(
             seed=self.seed,
             registration_interval=self.interval,

@@ -80,7 +80,6 @@ class PipelinedPublisher:
 
     @property
     def has_room(self) -> bool:
-        """Tell whether one more message may wait for its answer."""
         return len(self._waiting) < self._window
 
     @property

@@ -82,7 +82,6 @@ class Flapping(Who, frozen=True, kw_only=True):
 
     @property
     def down_time(self) -> int:
-        """Give how long the senders are down each time."""
         return self.period // 2 if self.down is None else self.down
 
 
@@ -126,7 +125,6 @@ class Script(Settings, frozen=True, kw_only=True):
 
     @property
     def breaks_senders(self) -> bool:
-        """Tell whether anything happens to a sender."""
         return any((self.outage, self.flapping, self.retire, self.rename, self.join))
 
     @property

@@ -64,7 +64,6 @@ class SourceApi:
         self._consumer = address.consumer
 
     async def facts(self) -> StreamFacts:
-        """Ask for the stream's facts."""
         info = await self._info()
         if not self._address.filter_subject:
             return info.facts
@@ -151,12 +150,10 @@ class SourceApi:
 
     @property
     def message_subject(self) -> str:
-        """Name the subject on which the stream's leader is asked for single messages."""
         return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
 
     @property
     def address(self) -> SourceAddress:
-        """Give what it speaks of."""
         return self._address
 
     async def next_behind(self, sequence: int) -> int | None:
@@ -187,7 +184,6 @@ class SourceApi:
             raise SourceUnavailable(f"cannot ask for messages: {error}") from error
 
     async def resolve_start(self) -> tuple[StreamFacts, int]:
-        """Give the stream's facts and the last sequence before the configured start."""
         facts = await self.facts()
         before_first = max(facts.first_sequence - 1, 0)
         match self._address.start.kind:

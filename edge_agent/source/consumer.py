@@ -95,7 +95,6 @@ class ConsumerInfo(msgspec.Struct):
 
     @property
     def server(self) -> str:
-        """Name the server that delivers for it."""
         return self.cluster.leader
 
     @property

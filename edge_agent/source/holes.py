@@ -69,7 +69,6 @@ class Holes:
 
     @property
     def need_look(self) -> bool:
-        """Tell whether it is time to look who else reads."""
         return len(self._kept) >= MOST_KEPT
 
     def forget(self, count: int) -> None:
@@ -93,12 +92,10 @@ class Requests:
         self.made_count = 0
 
     def make(self, at: float) -> None:
-        """Note that one is made."""
         self._end_at.append(at + self._expires)
         self.made_count += 1
 
     def end(self) -> None:
-        """Note that the server has ended one."""
         if self._end_at:
             self._end_at.popleft()
 

@@ -104,7 +104,6 @@ class Pulls:
 
     @property
     def is_begun(self) -> bool:
-        """Tell whether it listens."""
         return self._subscription is not None
 
     @property

@@ -149,7 +149,6 @@ class JetStreamSource:
         return is_probe or self._completeness.takes_denial(reason)
 
     async def comes_back(self, within: float) -> bool:
-        """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
         was_down = not self._client.is_established
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -162,25 +161,20 @@ class JetStreamSource:
 
     @property
     def delivered_sequence(self) -> int:
-        """Give the last sequence that was delivered, read or not."""
         return self._pulls.delivered_sequence
 
     @property
     def holds_unread(self) -> bool:
-        """Tell whether something was delivered that has not been read."""
         return bool(self._pulls.buffered_count)
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether much waits behind what was read."""
         return self._pulls.is_behind
 
     async def resolve_start(self) -> tuple[StreamFacts, int]:
-        """Give the stream's facts and the last sequence before the configured start."""
         return await self._api.resolve_start()
 
     async def open(self, state: BlockState) -> Opened:
-        """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
         position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
         if not self._client.is_established:
             raise SourceUnavailable("the connection to the site's servers is down")
@@ -326,7 +320,6 @@ class JetStreamSource:
         return is_unread(position, first.stored_at, last_stored_at)
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
-        """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
         pulls = self._pulls
         await pulls.gather(patience)
         if pulls.hole_after is not None:
@@ -395,7 +388,6 @@ class JetStreamSource:
         return consumer
 
     async def check(self, blind_after: int) -> Checked:
-        """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
         if self._probe is not None:
             await self._probe.look_at_limit(blind_after)
         facts = await self._facts()
@@ -423,7 +415,6 @@ class JetStreamSource:
         return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
 
     async def look(self) -> Checked:
-        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
         consumer, facts = await self._api.consumer_info(), await self._api.facts()
         return Checked(facts, consumer=self._state_of(consumer, facts))
 
@@ -454,7 +445,6 @@ class JetStreamSource:
         await self._probe.send_if_due(facts, self._newest_stored_at, blind_after)
 
     async def acknowledge(self, through: int | None = None) -> None:
-        """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
         await self._pulls.acknowledge(through)
 
 

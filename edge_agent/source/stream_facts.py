@@ -113,7 +113,6 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def facts(self) -> StreamFacts:
-        """Give what matters of it."""
         origins, most_unheard_for = self.origins, self.cluster.unheard_for or 0
         return StreamFacts(
             created_at=parse_instant(self.created),
@@ -155,7 +154,6 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def origins(self) -> tuple[CopiedStream, ...]:
-        """Give the streams that it copies from."""
         return (self.mirror, *self.sources) if self.mirror else self.sources
 
     @property

@@ -183,11 +183,9 @@ class DecisionLog:
         self._insert(database, FORWARD_LOG, LOG_FORWARD, forwards)
 
     def adopt(self) -> None:
-        """Keep what the transaction has made durable."""
         self._counts = dict(self._uncommitted)
 
     def forget_uncommitted(self) -> None:
-        """Drop what was rolled back."""
         self._uncommitted = dict(self._counts)
 
     def _insert(self, database: sqlite3.Connection, log: str, statement: str, rows: Sequence[Row]) -> None:

@@ -59,7 +59,6 @@ class OutboxDelta:
         self.depths[lane] = LaneDepth(depth.rows + rows, depth.size + size)
 
     def resize_chunked(self, lane: Lane, rows: int, size: int) -> None:
-        """Count rows that come, or go, as chunks."""
         self.resize(lane, rows, size)
         self.chunked[lane] += size
 
@@ -166,7 +165,6 @@ class SetApartChange:
 
     @property
     def returned_ids(self) -> list[int]:
-        """Give the new ids of the rows that go back."""
         return list(self._returned)
 
     def drop(self, database: sqlite3.Connection, blocks: str, cause: str) -> None:
@@ -333,7 +331,6 @@ class OutboxChange:
                 self._dropped.discard(which)
 
     def put_back(self, which: PutBack) -> None:
-        """Append rows that are set apart to their lane again."""
         found = self._set_apart_rows.take(self._database, which)
         if found:
             first = self.append([row for row, _ in found])
@@ -374,7 +371,6 @@ class OutboxChange:
                 self._unpack(lane, chunk)
 
     def finish(self) -> None:
-        """Write what this transaction counted, and what became of the registrations that it let go."""
         self._delta.write(self._database)
 
     # Appending

@@ -249,16 +249,13 @@ class OutboxIndex:
 
     @property
     def has_deletions(self) -> bool:
-        """Tell whether acknowledged rows are still in the file."""
         return self.deletable_through != self.deleted_through
 
     @property
     def size(self) -> int:
-        """Give how much waits, in bytes."""
         return sum(depth.size for depth in self.depths.values())
 
     async def wait_for_too_large(self) -> None:
-        """Wait until something is set apart, or is known to have been dropped for its size."""
         while not self.set_apart.rows and not self.dropped:
             self._changed.clear()
             await self._changed.wait()
@@ -268,14 +265,12 @@ class OutboxIndex:
         return self.depths[Lane.ADVISORIES].size + self.depths[Lane.COPIES].size
 
     async def wait_for_room(self) -> None:
-        """Wait until it has not."""
         while self.is_full:
             self._changed.clear()
             await self._changed.wait()
 
     @property
     def copies_wait(self) -> bool:
-        """Tell whether there are copies that the region has not acknowledged."""
         is_acknowledged = self.deletable_through[Lane.COPIES] >= self.last_row_ids[Lane.COPIES]
         return self.depths[Lane.COPIES].rows > 0 and not is_acknowledged
 
@@ -286,7 +281,6 @@ class OutboxIndex:
         return self.size < room and time.monotonic() - self._came_at < FILLS_WITHIN
 
     def registrations_came(self) -> None:
-        """Note that many of a backlog's were appended at once."""
         self._came_at = time.monotonic()
 
     def copies_move(self) -> None:
@@ -344,14 +338,12 @@ class OutboxIndex:
             self.in_flight_through[lane] = self.give_back[lane]()
 
     def acknowledged_through(self) -> dict[Lane, int]:
-        """Name by lane the row up to which none waits any more."""
         return {
             lane: self.deletable_through[lane] if depth.rows else self.last_row_ids[lane]
             for lane, depth in self.depths.items()
         }
 
     async def wait_for_rows(self, seen: int) -> int:
-        """Wait until the count of appends differs from ``seen``; give the new count."""
         while self.append_count == seen:
             await self._appended.wait()
         return self.append_count
@@ -365,7 +357,6 @@ class OutboxIndex:
         last_watermarks: dict[str, LastWatermark],
         set_apart: LaneDepth,
     ) -> None:
-        """Take over what a durable transaction left."""
         self.set_apart = set_apart
         while len(self.returned) > RETURNED_KNOWN:
             del self.returned[next(iter(self.returned))]
@@ -386,7 +377,6 @@ class OutboxIndex:
             self.counters[block] = sum_counters(self.counters.get(block, {}), causes)
 
     def announce_rows(self) -> None:
-        """Wake whoever waits for rows."""
         self.append_count += 1
         self._appended.set()
         self._appended = asyncio.Event()

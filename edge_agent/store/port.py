@@ -134,7 +134,6 @@ class SetApartSum(msgspec.Struct, frozen=True):
 
     @property
     def records(self) -> str:
-        """Name them."""
         return {"copies": "copy", "advisories": "advisory"}[self.lane] if self.count == 1 else self.lane
 
 

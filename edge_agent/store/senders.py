@@ -32,7 +32,6 @@ class Incarnations:
 
     @classmethod
     def load(cls, database: sqlite3.Connection) -> Self:
-        """Read all of them."""
         return cls(_numbers(database.execute(_ALL)))
 
     def __len__(self) -> int:

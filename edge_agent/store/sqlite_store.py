@@ -157,7 +157,6 @@ class SqliteStore:
             ) from error
 
     async def commit(self, batch: BatchCommit) -> None:
-        """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
         await self._transact(batch)
         self._block_counters[batch.block_id.block] = batch.state.counters
 
@@ -185,53 +184,39 @@ class SqliteStore:
     # The outbox
 
     def is_paused(self) -> bool:
-        """Tell whether what may not be dropped has reached the outbox's limit."""
         return self._index.is_full
 
     async def wait_for_room(self) -> None:
-        """Wait until it has not."""
         await self._index.wait_for_room()
 
     def copies_wait(self) -> bool:
-        """Tell whether there are copies that the region has not acknowledged."""
         return self._index.copies_wait
 
     async def let_uploads_follow(self) -> None:
-        """Wait a moment where copies are read faster than they leave."""
         await self._index.let_uploads_follow()
 
     def depths(self) -> dict[Lane, LaneDepth]:
-        """Measure what waits."""
         return dict(self._index.depths)
 
     def last_row_ids(self) -> dict[Lane, int]:
-        """Name the last row that each lane ever had."""
         return dict(self._index.last_row_ids)
 
     @property
     def append_count(self) -> int:
-        """Count how often rows were appended."""
         return self._index.append_count
 
     def acknowledged_through(self) -> dict[Lane, int]:
-        """Name by lane the row up to which none waits any more."""
         return self._index.acknowledged_through()
 
     def outbox_counters(self, block: str) -> Counters:
-        """Give what was compacted and dropped, by cause."""
         return self._index.counters.get(block, {})
 
     def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
-        """Give what pending() does where that takes no time; None where a file, or a transaction, takes some."""
         return self._index.take(lane, after_row_id, row_limit, is_changing=self._lock.locked())
 
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
-        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced.
-
-        Out of the file no more than the row that reaches ``byte_limit``.
-        """
         async with self._lock:
             rows = self._index.take(lane, after_row_id, row_limit, is_changing=False)
             if rows is None:
@@ -242,26 +227,21 @@ class SqliteStore:
         return rows
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
-        """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
         self._index.deletable_through[lane] = max(self._index.deletable_through[lane], row_id)
         self._index.tail.pass_over(lane, row_id)
         if lane is Lane.COPIES:
             self._index.copies_move()
 
     def is_filling(self) -> bool:
-        """Tell whether reading is behind and brings registrations by the hundred."""
         return self._index.is_filling
 
     def release(self, lane: Lane) -> None:
-        """Take back that rows are in flight: they will be read and sent again."""
         self._index.in_flight_through[lane] = 0
 
     async def wait_for_rows(self, seen: int) -> int:
-        """Wait until the count of appends differs from ``seen``; give the new count."""
         return await self._index.wait_for_rows(seen)
 
     def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
-        """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left."""
         self._index.give_back[lane] = give_back
 
     async def drop_registrations(self, blocks: str) -> LaneDepth:
@@ -274,22 +254,15 @@ class SqliteStore:
     # What is too large
 
     def set_apart_depth(self) -> LaneDepth:
-        """Measure what is set apart."""
         return self._index.set_apart
 
     async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
-        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
-
-        Raise StoreUnwritable.
-        """
         await self._transact(SideBatch(oversized=Oversized(rows, time.time_ns() // 1000)))
 
     async def wait_for_too_large(self) -> None:
-        """Wait until something is set apart, or is known to have been dropped for its size."""
         await self._index.wait_for_too_large()
 
     async def dropped_too_large(self) -> list[DroppedTooLarge]:
-        """Say what is known to have been dropped for its size."""
         async with self._lock:
             return await in_thread(self._database, dropped_too_large)
 
@@ -306,11 +279,9 @@ class SqliteStore:
         return OutboxLevel(index.size, index.max_outbox, tuple(set_apart), tuple(dropped))
 
     async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
-        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
         await self._transact(SideBatch(forgotten=dropped))
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block, lane and limit the smallest row."""
         async with self._lock:
             with damage_detection():
                 rows = await self._database.execute_fetchall(schema.SMALLEST_SET_APART)
@@ -320,7 +291,6 @@ class SqliteStore:
         ]
 
     async def put_back(self, which: PutBack) -> list[int]:
-        """Append rows that are set apart to their lane again; give their new ids."""
         return (await self._transact(SideBatch(put_back=which))).put_back_ids
 
     async def drop_set_apart(self, blocks: str) -> LaneDepth:
@@ -328,7 +298,6 @@ class SqliteStore:
         return (await self._transact(SideBatch(dropped_blocks=blocks, drops_set_apart=True))).dropped
 
     async def has_set_apart(self, row_id: int) -> bool:
-        """Tell whether a row is set apart."""
         async with self._lock:
             with damage_detection():
                 ((found,),) = await self._database.execute_fetchall(schema.HAS_SET_APART, (row_id,))

@@ -56,7 +56,6 @@ class EmbeddedCluster:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Where clients connect."""
         return tuple(server.url for server in self.servers.values())
 
     async def __aenter__(self) -> Self:

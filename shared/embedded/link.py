@@ -43,12 +43,10 @@ class EmbeddedLink:
 
     @property
     def url(self) -> str:
-        """Where clients of NATS connect."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
     def leaf_url(self) -> str:
-        """Where leaf nodes of NATS connect."""
         return f"nats-leaf://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
@@ -95,7 +93,6 @@ class EmbeddedLink:
         self._ends.add(end)
 
     def left(self, end: "_End") -> None:
-        """Forget one end of a connection."""
         self._ends.discard(end)
 
     def dial(self, near: "_End") -> None:
@@ -248,7 +245,6 @@ class _Pipe:
         self._read(False)
 
     def stop(self) -> None:
-        """Forget what is held."""
         self._ended = True
         self._held.clear()
         self._held_bytes = 0

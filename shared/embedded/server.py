@@ -115,12 +115,10 @@ class EmbeddedNats:
 
     @property
     def url(self) -> str:
-        """Where clients connect."""
         return f"nats://{self.settings.host}:{self._port}"
 
     @property
     def leaf_url(self) -> str:
-        """Where leaf nodes connect."""
         return f"nats-leaf://{self.settings.host}:{self._leaf_port}"
 
     @property

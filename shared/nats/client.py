@@ -294,11 +294,9 @@ class EdgeClient(DirectClient):
         return answer
 
     def note_answer(self) -> None:
-        """Note that what was asked over the connection was answered, well or not."""
         self._reconnect_policy.note_answer()
 
     def note_silence(self) -> None:
-        """Note that what was asked over the connection, which stands, was not answered in time."""
         if self.reconnects and self.is_established:
             self._reconnect_policy.note_silence()
 

@@ -45,7 +45,6 @@ class WideTransport(TcpTransport):
         return self._is_fresh or bool(self._io_writer and self._io_reader)
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        """Connect."""
         self._is_fresh = False
         await super().connect(uri, max(buffer_size, READ_SIZE), connect_timeout)
 
@@ -73,14 +72,12 @@ class WideTransport(TcpTransport):
         self._io_reader, self._io_writer = reader, asyncio.StreamWriter(encrypted, protocol, reader, loop)
 
     def write(self, payload: bytes) -> None:
-        """Write."""
         try:
             self._writer.write(payload)
         except RuntimeError as error:
             raise ConnectionResetError(_LOST) from error
 
     def writelines(self, payload: Iterable[bytes]) -> None:
-        """Write what was published."""
         try:
             self._writer.writelines(payload)
         except RuntimeError as error:
@@ -92,7 +89,6 @@ class WideTransport(TcpTransport):
         return self._io_writer
 
     async def read(self, buffer_size: int) -> bytes:
-        """Read what is there."""
         data: bytes = await super().read(max(buffer_size, READ_SIZE))
         return data
 
@@ -135,7 +131,6 @@ class DirectClient(Client):
         self.stats["in_bytes"] += size
 
     async def headers_of(self, block: bytes) -> dict[str, str] | None:
-        """Read a block of headers."""
         headers: dict[str, str] | None = await self._process_headers(block)
         return headers
 
