@@ -67,6 +67,15 @@ def format_duration(duration: int) -> str:
     return " ".join(parts)
 
 
+def format_seconds(duration: int) -> str:
+    """Write a duration to the second.
+
+    >>> format_seconds(3_725_600_000), format_seconds(1_700_000), format_seconds(300_000)
+    ('1h 2m', '1s', '0s')
+    """
+    return format_duration(duration // SECOND * SECOND)
+
+
 def parse_instant(text: str) -> int:
     """Read RFC 3339, with up to nanoseconds (cut to microseconds); raise InvalidInstant for anything else.
 

@@ -47,6 +47,24 @@ async def wait_for_event(event: asyncio.Event, within: float) -> None:
             await event.wait()
 
 
+class Interrupted(Exception):
+    """An event was set before what was awaited had ended."""
+
+
+async def unless_set(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """Give what ``work`` gives or raises, as long as the event is not set: give it up and raise Interrupted then."""
+    parts = working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        if event.is_set():
+            raise Interrupted
+        return working.result()
+    finally:
+        working.cancel()
+        waiting.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+
+
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Give what ``work`` gives or raises; it goes on where whoever waits is cancelled, and nobody hears how it ended.
 

@@ -8,13 +8,12 @@ import os
 import re
 import shutil
 import sys
-import textwrap
 from typing import Any
 
 import click
 import msgspec
 
-from shared.tables import UNWRAPPED, visible
+from shared.tables import UNWRAPPED, visible, wrapped
 
 _OBEYED = re.compile(r"[^\x00-\x7f]")
 
@@ -49,14 +48,7 @@ def _broken(line: str, columns: int) -> str:
     if len(line) <= columns:
         return line
     indent = line[: len(line) - len(line.lstrip())]
-    return textwrap.fill(
-        line.strip(),
-        columns,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return "\n".join(wrapped(line.strip(), columns, indent, f"{indent}  "))
 
 
 def json_text(data: Any, *, in_one_line: bool = False) -> str:

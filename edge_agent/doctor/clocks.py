@@ -87,15 +87,11 @@ def standstill(name: str, settings: AgentSettings, block: StreamSettings, server
     if behind > state.policy.blind_after:
         shown = format_instant(state.observed_through - state.observed_through % SECOND)
         text = (
-            f"STANDING STILL: its clock is {_rough(behind)} behind what it had shown before ({shown}): until then no "
-            "time passes, and nobody falls stale"
+            f"STANDING STILL: its clock is {format_duration(behind)} behind what it had shown before ({shown}): until "
+            "then no time passes, and nobody falls stale"
         )
         yield bad(name, text, _STANDS_STILL, kinds.STANDING_STILL)
 
 
 def _beside(offset: int) -> str:
-    return f"{_rough(abs(offset))} {'ahead of' if offset > 0 else 'behind'}"
-
-
-def _rough(duration: int) -> str:
-    return format_duration(duration // SECOND * SECOND if duration >= MINUTE else duration)
+    return f"{format_duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'}"

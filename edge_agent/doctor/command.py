@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import textwrap
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -21,6 +20,7 @@ from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
 from shared.command_group import examples, json_option
 from shared.settings import SettingsError
+from shared.tables import wrapped
 from shared.terminal import echo, json_text, width
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -37,21 +37,11 @@ def render_finding(finding: Finding, width: int) -> tuple[str, str]:
     indent = " " * (SUBJECT + 2)
     is_named = finding.condition in finding.text
     text = finding.text if is_named else f"{finding.text} ({finding.condition})"
-    lines = _wrapped(text, width, f"{finding.subject:{SUBJECT}}  ", indent)
+    room = max(width, NARROWEST) - _LEVEL
+    lines = wrapped(text, room, f"{finding.subject:{SUBJECT}}  ", indent)
     if finding.remedy:
-        lines += _wrapped(finding.remedy, width, f"{indent}-> ", f"{indent}   ")
+        lines += wrapped(finding.remedy, room, f"{indent}-> ", f"{indent}   ")
     return f"{finding.level.name:{_LEVEL}}", f"\n{' ' * _LEVEL}".join(lines)
-
-
-def _wrapped(text: str, width: int, first: str, others: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        max(width, NARROWEST) - _LEVEL,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -25,8 +25,8 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.observability.status_board import now
 from edge_agent.store.port import EVERYTHING
-from shared.instants import MINUTE, SECOND, InvalidInstant, format_duration, parse_instant
-from shared.nats.jetstream_api import ApiError, PubAck, RequestFailed, api_prefix, request_json
+from shared.instants import MINUTE, SECOND, InvalidInstant, format_seconds, parse_instant
+from shared.nats.jetstream_api import ANOTHER_STREAM, ApiError, PubAck, RequestFailed, api_prefix, request_json
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
 from shared.tasks import is_cancelled, wait_for_event
@@ -131,18 +131,15 @@ class SiteClock:
 
 
 def _beside(ahead: int, whose: str) -> str:
-    seconds = abs(ahead) // SECOND * SECOND
-    if not seconds:
+    if abs(ahead) < SECOND:
         return f"as {whose}"
-    return f"{format_duration(seconds)} {'ahead of' if ahead > 0 else 'behind'} {whose}"
+    return f"{format_seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} {whose}"
 
 
 ASK_EVERY, ASK_SOON, SOON = 60.0, 5.0, 6
 """How often, in seconds, it is asked for: so many times sooner where a connection has not told it yet."""
 
 DEADLINE = 3.0
-_ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
-"""No stream can have this name."""
 
 
 class _ServerTime(msgspec.Struct):
@@ -215,7 +212,7 @@ class RegionClock:
             return ""
         self._asked = self._subject
         try:
-            answer = await self._client.request(self._subject, b"", timeout=DEADLINE, headers=_ANOTHER_STREAM)
+            answer = await self._client.request(self._subject, b"", timeout=DEADLINE, headers=ANOTHER_STREAM)
             return msgspec.json.decode(answer.data, type=PubAck).stream
         except (nats.errors.Error, TimeoutError, msgspec.MsgspecError):
             return ""

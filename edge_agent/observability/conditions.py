@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from shared.instants import MINUTE, SECOND, format_duration
+from shared.instants import format_seconds
 
 
 class Severity(StrEnum):
@@ -68,9 +68,7 @@ class Condition(msgspec.Struct, frozen=True):
         """Give its name, and for how long it has held."""
         if not self.since:
             return self.name
-        lasted = max(at - self.since, 0)
-        rough = lasted // SECOND * SECOND if lasted < 10 * MINUTE else lasted
-        return f"{self.name} for {format_duration(rough)}"
+        return f"{self.name} for {format_seconds(max(at - self.since, 0))}"
 
     def line(self, at: int) -> str:
         return f"{self.severity}: {self.text}; {self.remedy} ({self.lasted(at)})"

@@ -27,7 +27,7 @@ from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition, Kind
 from edge_agent.store.port import DROPPED_LATELY, OutboxLevel
-from shared.instants import MINUTE, SECOND, format_duration
+from shared.instants import MINUTE, SECOND, format_duration, format_seconds
 from shared.sizes import format_size
 
 DRAIN_PATIENCE = 1 * MINUTE
@@ -157,8 +157,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
         what = f"blind: nothing was observed yet: {why_unproven(block, reached, parts)}"
         yield kinds.TIME_UNPROVEN.of(subject, what, stream=block, since=reading.since)
     if is_stalled(reached):
-        ahead = format_duration(reached.ahead // SECOND * SECOND)
-        what = f"standing still: its server's clock is {ahead} behind what it had shown before"
+        what = f"standing still: its server's clock is {format_seconds(reached.ahead)} behind what it had shown before"
         yield kinds.STANDING_STILL.of(subject, what, stream=block)
     if reading and is_reading and is_not_moving(reached) and at - reading.since >= MOVING_WITHIN:
         what, remedy = f"{reached.pending:,} messages wait to be read, and nothing comes", ""
@@ -277,4 +276,4 @@ def _raise(limit: SizeLimit, needed: int) -> str:
 
 
 def _ago(at: int, to: int) -> str:
-    return f"{format_duration(max(to - at, 0) // SECOND * SECOND)} ago"
+    return f"{format_seconds(max(to - at, 0))} ago"

@@ -6,7 +6,6 @@ our own watermarks: else ours might always be the last one.
 """
 
 import asyncio
-from base64 import b64decode
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -20,9 +19,9 @@ from edge_agent.core.namesake import NamePhase, Namesake, Sightings, began_at
 from edge_agent.source.port import is_denied
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_instant
-from shared.nats.jetstream_api import NO_SUCH_MESSAGE, Failure, PubAck, api_prefix, request
+from shared.nats.jetstream_api import ANOTHER_STREAM, NO_SUCH_MESSAGE, Failure, PubAck, api_prefix, request
 from shared.subjects import watermark_subject
-from shared.tasks import is_cancelled, wait_for_event
+from shared.tasks import Interrupted, is_cancelled, unless_set, wait_for_event
 from shared.wire import Watermark, WireError, decode_watermark
 
 ANSWER_DEADLINE = 5.0
@@ -39,8 +38,6 @@ TRY_AGAIN = 3_600.0
 
 _UNNOTICED = "a second agent of these names would not be noticed"
 _STEP = 0.618
-_ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
-"""No stream can have this name: whoever would have stored the message says its own, and stores nothing."""
 
 
 class NameTaken(Exception):
@@ -64,7 +61,7 @@ class _Unlookable(_Unseen):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    data: str = ""
+    data: bytes = b""
 
 
 class _MessageReply(msgspec.Struct, frozen=True):
@@ -228,7 +225,7 @@ class NameWatch:
 
     async def _stream_of(self, client: Client, subject: str) -> str:
         try:
-            answer = await self._ask(client, subject, b"", _ANOTHER_STREAM)
+            answer = await self._ask(client, subject, b"", ANOTHER_STREAM)
             stream = msgspec.json.decode(answer.data, type=PubAck).stream
         except (nats.errors.NoRespondersError, msgspec.MsgspecError):
             stream = ""
@@ -240,25 +237,19 @@ class NameWatch:
         """Ask, for no longer than it is not denied; raise NoRespondersError where nobody is there."""
         self._asked.add(subject)
         self._denied.clear()
-        asking = asyncio.ensure_future(
+        asking = (
             client.request(subject, body, timeout=ANSWER_DEADLINE, headers=dict(headers))
             if headers
             else request(client, subject, body, ANSWER_DEADLINE)
         )
-        denied = asyncio.ensure_future(self._denied.wait())
         try:
-            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
-            if self._denied.is_set():
-                raise _Unlookable(f"not permitted: publish on {self._refused}; {_UNNOTICED}")
-            return asking.result()
+            return await unless_set(self._denied, asking)
+        except Interrupted:
+            raise _Unlookable(f"not permitted: publish on {self._refused}; {_UNNOTICED}") from None
         except nats.errors.NoRespondersError:
             raise
         except (nats.errors.Error, TimeoutError) as error:
             raise _Unseen(str(error) or "no answer") from error
-        finally:
-            for each in (asking, denied):
-                each.cancel()
-            await asyncio.gather(asking, denied, return_exceptions=True)
 
     async def _pause(self, seconds: float) -> None:
         self._changed.clear()
@@ -268,12 +259,11 @@ class NameWatch:
 def _single_message(answer: bytes, stream: str) -> bytes:
     try:
         reply = msgspec.json.decode(answer, type=_MessageReply)
-        body = b64decode(reply.message.data)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except msgspec.MsgspecError as error:
         raise _Unseen(f"stream {stream}: {error}") from error
     if reply.error is not None and reply.error.err_code != NO_SUCH_MESSAGE:
         raise _Unlookable(f"stream {stream} gives no single messages ({reply.error.description}); {_UNNOTICED}")
-    return body
+    return reply.message.data
 
 
 def _who(other: Namesake) -> str:

@@ -1,6 +1,5 @@
 """Lay the status out on one screen: what is wrong, what leaves, and for each stream what is read and known."""
 
-import textwrap
 from collections.abc import Iterator
 
 from edge_agent.core.block_state import BlockState
@@ -24,9 +23,9 @@ from edge_agent.observability.status_report import (
     StatusReport,
 )
 from shared.identifiers import BlockId
-from shared.instants import MINUTE, SECOND, format_duration, format_instant
+from shared.instants import SECOND, format_duration, format_instant, format_seconds
 from shared.sizes import format_size
-from shared.tables import UNWRAPPED
+from shared.tables import UNWRAPPED, wrapped
 
 LABEL = 17
 NARROWEST = 60
@@ -65,16 +64,8 @@ def render_status(report: StatusReport, width: int = UNWRAPPED) -> str:
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:
-    indent = " " * (LABEL + 1)
     head = f"{label:{LABEL}} " if label and not label.endswith(":") else f"{label} ".lstrip()
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=head,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    return wrapped(text, width, head, " " * (LABEL + 1))
 
 
 def _lines(report: StatusReport) -> Iterator[_Line]:
@@ -113,9 +104,9 @@ def _process_state(report: StatusReport) -> str:
         case ProcessState.STARTING:
             return STARTS
         case ProcessState.RUNNING:
-            return f"running for {_rough(now() - agent.started_at)}, pid {agent.pid}"
+            return f"running for {format_seconds(now() - agent.started_at)}, pid {agent.pid}"
         case ProcessState.SILENT:
-            return f"SILENT for {_rough(now() - agent.written_at)}: process {agent.pid} is there, but " + (
+            return f"SILENT for {format_seconds(now() - agent.written_at)}: process {agent.pid} is there, but " + (
                 _unwritable(report) or "it hangs, is suspended, or cannot write its store"
             )
         case ProcessState.STOPPED:
@@ -132,18 +123,18 @@ def _unwritable(report: StatusReport) -> str:
 
 
 def _part(part: PartStatus) -> str:
-    lasted = f" for {_rough(now() - part.since)}" if part.since else ""
+    lasted = f" for {format_seconds(now() - part.since)}" if part.since else ""
     return f"{part.phase}{lasted}{part.reason and f': {part.reason}'}"
 
 
 def _pair(pair: PairStatus, part: PartStatus | None) -> str:
     reason = f": {part.reason}" if part and part.reason else ""
-    ours = f"{pair.phase} for {_rough(now() - pair.since)}{reason}"
+    ours = f"{pair.phase} for {format_seconds(now() - pair.since)}{reason}"
     if not pair.other_heard_at:
         return f"{ours}; {pair.other} not heard yet"
     silence = now() - pair.other_heard_at
     if silence > MISSED_AFTER:
-        return f"{ours}; {pair.other} not heard for {_rough(silence)}, {pair.other_phase} then"
+        return f"{ours}; {pair.other} not heard for {format_seconds(silence)}, {pair.other_phase} then"
     return f"{ours}; {pair.other} {pair.other_phase}, heard {_ago(pair.other_heard_at)}"
 
 
@@ -222,15 +213,15 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
         looked = _ago(report.agent.written_at - reached.pending_ago)
         return f"not known now; {pending} waited to be read when the stream was last looked at, {looked}"
     if is_blind(reached) and not reached.contradiction:
-        lasted = f"nothing waits, but BLIND for {_rough(reached.behind)}" if reached.is_covered else "BLIND"
+        lasted = f"nothing waits, but BLIND for {format_seconds(reached.behind)}" if reached.is_covered else "BLIND"
         return f"{lasted}: {why_unproven(block.name, reached, report.parts)}"
     if reached.contradiction or is_stalled(reached):
-        why = f"STANDING STILL: its server's clock is {_rough(reached.ahead)} behind what it had shown before"
+        why = f"STANDING STILL: its server's clock is {format_seconds(reached.ahead)} behind what it had shown before"
         why = f"CLOCK AHEAD: {not_followed(reached)}" if reached.contradiction else why
         return f"{pending} to read, but {why}"
     if not reading.is_working:
         return f"{pending} to read, and not read now"
-    return f"{pending} to read, {_rough(reached.behind)} behind the stream's clock"
+    return f"{pending} to read, {format_seconds(reached.behind)} behind the stream's clock"
 
 
 def _unread_parts(report: StatusReport) -> Iterator[_Line]:
@@ -246,9 +237,4 @@ def _instant(at: int) -> str:
 
 
 def _ago(at: int) -> str:
-    return f"{_rough(max(now() - at, 0))} ago"
-
-
-def _rough(duration: int) -> str:
-    """Write a duration to the second, beyond some minutes to what matters."""
-    return format_duration(duration // SECOND * SECOND if duration < 10 * MINUTE else duration)
+    return f"{format_seconds(max(now() - at, 0))} ago"

@@ -16,13 +16,11 @@ from nats.aio.client import Client
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.status_board import CONNECTED, StatusBoard, source_part, stream_part
 from edge_agent.store.housekeeping import DISK_RESERVE
+from shared.nats.jetstream_api import ANOTHER_STREAM
 from shared.tasks import is_cancelled
 
 ASK_EVERY = 2.0
 ANSWER_DEADLINE = 3.0
-_ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
-"""No stream can have this name."""
-
 _UNREAD = (IngestPhase.UNAVAILABLE, IngestPhase.CONSUMER_PAUSED, IngestPhase.CONSUMER_SHARED)
 _PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LOCKED)
 
@@ -64,7 +62,7 @@ class MemberHealth:
 
     async def _answers(self, client: Client) -> bool:
         try:
-            await client.request(self._subject, b"", timeout=ANSWER_DEADLINE, headers=dict(_ANOTHER_STREAM))
+            await client.request(self._subject, b"", timeout=ANSWER_DEADLINE, headers=dict(ANOTHER_STREAM))
         except (nats.errors.Error, TimeoutError):
             return False
         return True

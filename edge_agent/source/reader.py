@@ -31,6 +31,7 @@ from edge_agent.source.probe import Probe
 from edge_agent.source.pulls import Pulls
 from shared.identifiers import SourcePosition
 from shared.nats.client import EdgeClient
+from shared.tasks import Interrupted, unless_set
 
 
 class StreamLeader(Protocol):
@@ -84,18 +85,12 @@ class Completeness:
         if self._denied.is_set():
             raise MayNotAsk
         self._is_asking = True
-        asking = asyncio.ensure_future(self._leader.next_behind(sequence))
-        denied = asyncio.ensure_future(self._denied.wait())
         try:
-            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
-            if self._denied.is_set():
-                raise MayNotAsk
-            return asking.result()
+            return await unless_set(self._denied, self._leader.next_behind(sequence))
+        except Interrupted:
+            raise MayNotAsk from None
         finally:
             self._is_asking = False
-            for each in (asking, denied):
-                each.cancel()
-            await asyncio.gather(asking, denied, return_exceptions=True)
 
 
 log = logging.getLogger("muster.agent")

@@ -26,6 +26,10 @@ _NO_STORE = "error creating store for stream"
 _NO_STORE_PATIENCE, _NO_STORE_RETRY = 5.0, 0.1
 
 
+ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
+"""No stream can have this name: whoever would have stored a message with it says its own, and stores nothing."""
+
+
 class RequestFailed(Exception):
     """A request got no usable answer: nobody listens, it took too long, or the link is down. Trying again may help."""
 
