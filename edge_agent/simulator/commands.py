@@ -1,26 +1,22 @@
 """The command ``muster-agent simulate``: a fleet in real time; with ``history``, months in virtual time."""
 
-import asyncio
 import re
 import time
 from typing import Any
 
 import click
-import uvloop
 
 from edge_agent.simulator import options
 from edge_agent.simulator.fleet import Fleet
 from edge_agent.simulator.history_command import history
 from edge_agent.simulator.live import LiveFleet
-from edge_agent.simulator.options import stop_at_signals
+from edge_agent.simulator.options import run_simulation, stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
-from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
-from edge_agent.simulator.truth_file import TruthExists, TruthFile
+from edge_agent.simulator.site_stream import FleetClient
+from edge_agent.simulator.truth_file import TruthFile
 from shared.command_group import DURATION, CommandGroup, examples
 from shared.instants import SECOND, format_duration
-from shared.nats.connection import ConnectFailed
-from shared.system_errors import reason_of
 
 ANSWER_DEADLINE = 5.0
 WINDOW = 2_000
@@ -82,13 +78,7 @@ def simulate(context: click.Context, /, **given: Any) -> None:
     """Simulate a site's fleet: senders that register, go down by a script, and write the truth about it."""
     if context.invoked_subcommand is not None:
         return
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run_live(LiveOptions(**given)))
-    except OSError as error:
-        raise click.ClickException(reason_of(error)) from error
-    except (ConnectFailed, NoSuchStream, TruthExists) as error:
-        raise click.ClickException(str(error)) from error
+    run_simulation(run_live(LiveOptions(**given)))
 
 
 simulate.add_command(history)
@@ -119,17 +109,12 @@ async def run_live(chosen: LiveOptions) -> None:
         with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
             async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
                 live = LiveFleet(fleet, chosen.bodies(), publisher, truth, chosen.subject_of, started_at=started_at)
-                progress = asyncio.create_task(_show_progress(live, chosen))
-                try:
+                async with chosen.progress_shown(lambda: _progress_of(live), _PROGRESS_INTERVAL):
                     await live.run(ended, chosen.duration)
-                finally:
-                    progress.cancel()
                 chosen.say(f"ended after {format_duration(live.now)}: {live.counts}")
     finally:
         await client.close()
 
 
-async def _show_progress(live: LiveFleet, chosen: LiveOptions) -> None:
-    while True:
-        await asyncio.sleep(_PROGRESS_INTERVAL)
-        chosen.show(f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}")
+def _progress_of(live: LiveFleet) -> str:
+    return f"{format_duration(live.now)}: {live.up_count:,} senders up, {live.counts}"

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 import msgspec
-import uvloop
 
 from edge_agent.config.stream import PolicySettings
 from edge_agent.core.policy import Policy
@@ -19,20 +18,18 @@ from edge_agent.simulator import options
 from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
-from edge_agent.simulator.options import stop_at_signals
-from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
+from edge_agent.simulator.options import run_simulation, stop_at_signals
+from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed, UndeliveredHistory
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
 from edge_agent.simulator.script import Script
-from edge_agent.simulator.site_stream import FleetClient, NoSuchStream
-from edge_agent.simulator.truth_file import FleetChanges, TruthExists, TruthFile
+from edge_agent.simulator.site_stream import FleetClient
+from edge_agent.simulator.truth_file import FleetChanges, TruthFile
 from shared.blake2 import blake2b
 from shared.command_group import DURATION, INSTANT, examples
 from shared.identifiers import BlockId
-from shared.instants import DAY, HOUR, SECOND, format_duration
-from shared.nats.connection import ConnectFailed
+from shared.instants import DAY, HOUR, SECOND, format_duration, format_seconds
 from shared.settings import Duration
 from shared.subjects import ROOT
-from shared.system_errors import reason_of
 
 ANSWER_DEADLINE = 10.0
 WINDOW = 2_000
@@ -44,10 +41,6 @@ ATTEMPTS = 30
 PAUSE_BETWEEN_ATTEMPTS = 1.0
 INTERVALS_PER_DRAFT = 12
 """How many sightings of each sender one draft takes: enough that copying its state costs little."""
-
-
-class UndeliveredHistory(Exception):
-    """The region's stream did not take a record after many attempts. The text says why."""
 
 
 class HistoryProgress(msgspec.Struct):
@@ -72,7 +65,7 @@ class HistoryProgress(msgspec.Struct):
         if not 0 < self.virtual < self.duration:
             return done
         left = self.elapsed * (self.duration - self.virtual) // self.virtual
-        return f"{done}, {format_duration(left // SECOND * SECOND)} left"
+        return f"{done}, {format_seconds(left)} left"
 
 
 async def publish_histories(
@@ -290,13 +283,7 @@ def history(**given: Any) -> None:
     site. With --intervals, senders, and sites unless they are named, are those of the file, and only agents break at
     random. The region's FLEET stream takes it as it takes an agent's records.
     """
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run_history(HistoryOptions(**given)))
-    except OSError as error:
-        raise click.ClickException(reason_of(error)) from error
-    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory) as error:
-        raise click.ClickException(str(error)) from error
+    run_simulation(run_history(HistoryOptions(**given)))
 
 
 async def run_history(chosen: HistoryOptions) -> None:
@@ -319,18 +306,11 @@ async def run_history(chosen: HistoryOptions) -> None:
             await region.ensure_stream(chosen.stream, subject, create=chosen.create_stream)
         progress = HistoryProgress(chosen.duration)
         with stop_at_signals() as ended, TruthFile(chosen.truth_path, chosen.truth_header(started_at, text)) as truth:
-            async with PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher:
-                display = asyncio.create_task(_show_progress(progress, chosen))
-                try:
-                    await publish_histories(sites, publisher, truth, progress, ended)
-                finally:
-                    display.cancel()
+            async with (
+                PipelinedPublisher(client, window=WINDOW, deadline=ANSWER_DEADLINE) as publisher,
+                chosen.progress_shown(lambda: progress, _PROGRESS_INTERVAL),
+            ):
+                await publish_histories(sites, publisher, truth, progress, ended)
         chosen.say(f"ended after {format_duration(progress.elapsed)}: {progress}")
     finally:
         await client.close()
-
-
-async def _show_progress(progress: HistoryProgress, chosen: HistoryOptions) -> None:
-    while True:
-        await asyncio.sleep(_PROGRESS_INTERVAL)
-        chosen.show(progress)

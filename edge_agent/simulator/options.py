@@ -5,21 +5,26 @@ import contextlib
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import msgspec
+import uvloop
 
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import FleetSettings, Lifetime
+from edge_agent.simulator.publisher import UndeliveredHistory
 from edge_agent.simulator.script import Script, play
-from edge_agent.simulator.site_stream import FleetConnection
+from edge_agent.simulator.site_stream import FleetConnection, NoSuchStream
+from edge_agent.simulator.truth_file import TruthExists
 from shared.command_group import DURATION, Parsed
 from shared.identifiers import InvalidIdentifier, validated_token
+from shared.nats.connection import ConnectFailed
 from shared.settings import SettingsError, load_settings, parse_settings
 from shared.sizes import parse_size
+from shared.system_errors import reason_of
 from shared.tables import cut, visible
 from shared.terminal import echo
 from shared.truth import TruthHeader
@@ -172,6 +177,32 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
             sys.stderr.flush()
         else:
             self.say(progress)
+
+    @contextlib.asynccontextmanager
+    async def progress_shown(self, progress: Callable[[], object], interval: float) -> AsyncIterator[None]:
+        """Show how it goes, every ``interval`` seconds within the block."""
+
+        async def show_on() -> None:
+            while True:
+                await asyncio.sleep(interval)
+                self.show(progress())
+
+        display = asyncio.create_task(show_on())
+        try:
+            yield
+        finally:
+            display.cancel()
+
+
+def run_simulation(simulation: Coroutine[Any, Any, None]) -> None:
+    """Run it to its end; raise click.ClickException where that is not its own."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(simulation)
+    except OSError as error:
+        raise click.ClickException(reason_of(error)) from error
+    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory) as error:
+        raise click.ClickException(str(error)) from error
 
 
 @contextlib.contextmanager

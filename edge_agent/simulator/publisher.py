@@ -29,6 +29,10 @@ class PublishFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
+class UndeliveredHistory(Exception):
+    """The region's stream did not take a record after many attempts. The text says why."""
+
+
 NO_CONNECTION = PublishFailed("no connection")
 NO_ANSWER = PublishFailed("no answer")
 NO_STREAM = PublishFailed("no stream takes the subject")
