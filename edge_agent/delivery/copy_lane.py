@@ -98,6 +98,8 @@ STRIDE = 4
 class KnownPrefix:
     """The search among rows of some ``sizes``; the first ``known`` of them are known for certain.
 
+    ``has_met_unknown`` tells whether a row was asked for that is not.
+
     A row that is known proves those before it that are no larger. Of one that is larger it proves nothing: what was too
     large was set apart, and those behind it went on. Each such row is asked for by itself.
     """
@@ -106,7 +108,7 @@ class KnownPrefix:
         self.known = 0
         self._sizes = sizes
         self._unknown_from = len(sizes)
-        self._is_bounded = False
+        self.has_met_unknown = False
         self._step = 1
         self._largest_known = 0
 
@@ -115,7 +117,7 @@ class KnownPrefix:
         """Give the place of the row to be asked for next; None when all is said."""
         if self.known == self._unknown_from:
             return None
-        if self._is_bounded:
+        if self.has_met_unknown:
             place = (self.known + self._unknown_from) // 2
         else:
             place = min(self.known + self._step, self._unknown_from) - 1
@@ -130,12 +132,7 @@ class KnownPrefix:
             self._largest_known = max(self._largest_known, self._sizes[place])
             self._step *= STRIDE
         else:
-            self._unknown_from, self._is_bounded = place, True
-
-    @property
-    def has_met_unknown(self) -> bool:
-        """Tell whether a row was asked for that is not known."""
-        return self._is_bounded
+            self._unknown_from, self.has_met_unknown = place, True
 
 
 BUSY_PAUSE = 0.25

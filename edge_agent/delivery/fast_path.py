@@ -44,7 +44,9 @@ class FastPath:
         self._size = 0
         self._last_row_id = 0
         self._is_linked = False
-        self._is_open = self._is_barred = False
+        self._is_barred = False
+        self.is_open = False
+        """Whether rows that were handed over may still leave."""
         self._changed, self._emptied = asyncio.Event(), asyncio.Event()
         self.acknowledged_through = 0
         self.append_count = 0
@@ -56,16 +58,11 @@ class FastPath:
         """Open the fast path if it may be open, and tell whether it takes rows; ask when no own commit is under way."""
         if self._is_barred or self._copies_wait():
             return False
-        if not self._is_open and self._is_linked and not self._rows:
-            self._is_open = True
+        if not self.is_open and self._is_linked and not self._rows:
+            self.is_open = True
             # What came before was acknowledged or taken back.
             self.acknowledged_through = self._last_row_id
-        return self._is_open
-
-    @property
-    def is_open(self) -> bool:
-        """Tell whether rows that were handed over may still leave."""
-        return self._is_open
+        return self.is_open
 
     @property
     def is_full(self) -> bool:
@@ -74,7 +71,7 @@ class FastPath:
 
     def hand_over(self, rows: Sequence[OutboxRow]) -> int:
         """Append rows; give the last one's id on the fast path."""
-        assert self._is_open, "a closed fast path takes no rows"
+        assert self.is_open, "a closed fast path takes no rows"
         for row_id, row in enumerate(rows, self._last_row_id + 1):
             msgspec.structs.force_setattr(row, "row_id", row_id)
             self._size += row.size
@@ -86,7 +83,7 @@ class FastPath:
 
     def take_back(self, block: str) -> None:
         """Remove a block's rows, which are being stored."""
-        assert not self._is_open, "what is taken back must no longer leave"
+        assert not self.is_open, "what is taken back must no longer leave"
         self._rows = deque(row for row in self._rows if row.block != block)
         self._size = sum(row.size for row in self._rows)
         self._emptied.set()
@@ -98,8 +95,8 @@ class FastPath:
 
     def close(self) -> None:
         """Close until every row was taken back: nothing leaves meanwhile."""
-        if self._is_open:
-            self._is_open = False
+        if self.is_open:
+            self.is_open = False
             self.closed_count += 1
             self._changed.set()
 
@@ -137,7 +134,7 @@ class FastPath:
 
     def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
         """Give the rows after one, in order; none of a closed fast path."""
-        if not self._is_open or not self._rows:
+        if not self.is_open or not self._rows:
             return []
         known = max(after_row_id - self._rows[0].row_id + 1, 0)
         return list(islice(self._rows, known, known + row_limit))

@@ -290,33 +290,25 @@ class UploadLane:
     """One lane: when it may send, and what becomes of rows that the region does not take.
 
     ``is_empty`` tells that no row waited when it was last asked for a shipment. ``has_too_large`` asks for set_apart().
+    ``waits_since`` is when the last answer came, or the first shipment after it left.
     ``on_refusal``, where there is one, is called in place of all that a lane does about such rows.
     """
 
     def __init__(self, flight: LaneFlight, scheduler: Scheduler, on_refusal: Callable[[], None] | None = None) -> None:
         self.lane = flight.lane
         self.is_empty = False
-        self._flight = flight
+        self.flight = flight
         self._shipments = flight.shipments
         self._scheduler = scheduler
         self._on_refusal = on_refusal
         self._paused_until = 0.0
         self._retry_after = FIRST_RETRY
-        self._waits_since = 0.0
+        self.waits_since = 0.0
         self._left_since = 0
         self._left_from = self._yields_until = 0.0
         self._too_large: list[tuple[OutboxRow, TooLarge]] = []
         self._is_setting_apart = False
         self._rewind_count = 0
-
-    @property
-    def problem(self) -> str:
-        """Say why the lane's rows do not leave, until one was acknowledged or none waits; "" where they do."""
-        return self._flight.problem
-
-    @problem.setter
-    def problem(self, text: str) -> None:
-        self._flight.problem = text
 
     @property
     def has_too_large(self) -> bool:
@@ -327,18 +319,9 @@ class UploadLane:
         return len(self._shipments)
 
     @property
-    def is_reading(self) -> bool:
-        return self._flight.reader.is_reading
-
-    @property
     def paused_until(self) -> float:
         """Give until when, on the loop's clock, nothing leaves: after a refusal, or to give way to reading."""
         return max(self._paused_until, self._yields_until, self._scheduler.paused_until)
-
-    @property
-    def waits_since(self) -> float:
-        """Give when the last answer came, or the first shipment after it left."""
-        return self._waits_since
 
     def next_shipment(self) -> Shipment | None:
         """Give what may leave now, noted as sent; where it is delayed before it leaves, note_sent() has to follow."""
@@ -346,15 +329,15 @@ class UploadLane:
         is_paused = now < self._paused_until or now < self._scheduler.paused_until
         if self._too_large or self._is_setting_apart or is_paused or self._yields(now):
             return None
-        flight = self._flight
+        flight = self.flight
         has_read_all = flight.reader.read_on()
         self.is_empty = has_read_all and flight.reader.through == flight.acknowledged_through
         if self.is_empty:
-            self.problem = ""
+            flight.problem = ""
         shipment = self._scheduler.next_shipment()
         if shipment is not None:
             if not self._shipments:
-                self._waits_since = now
+                self.waits_since = now
             self._shipments[shipment.number] = (shipment, now)
             self._left_since += len(shipment.rows)
         return shipment
@@ -364,7 +347,7 @@ class UploadLane:
         if now - self._left_from >= 1:
             self._left_from, self._left_since = now, 0
         most = YIELDING_ROWS[self.lane]
-        yields = 0 < most <= self._left_since and self._flight.store.is_filling()
+        yields = 0 < most <= self._left_since and self.flight.store.is_filling()
         self._yields_until = now + LOOK_AGAIN_AFTER if yields else 0.0
         return yields
 
@@ -372,7 +355,7 @@ class UploadLane:
         """Note that a shipment leaves only now: the wait for its answer begins."""
         now = loop_time()
         if len(self._shipments) == 1:
-            self._waits_since = now
+            self.waits_since = now
         self._shipments[shipment.number] = (shipment, now)
 
     def take_answer(self, answer: Answer) -> None:
@@ -380,18 +363,18 @@ class UploadLane:
         shipment, sent_at = self._shipments.pop(answer.number, (None, 0.0))
         if shipment is None:
             return
-        self._waits_since = loop_time()
-        self._flight.limit.note_answer(shipment.size, loop_time() - sent_at)
-        self._flight.window.byte_limit = self._flight.limit.limit
+        self.waits_since = loop_time()
+        self.flight.limit.note_answer(shipment.size, loop_time() - sent_at)
+        self.flight.window.byte_limit = self.flight.limit.limit
         row = shipment.rows[0]
         if answer.outcome is Outcome.STORED:
             self._retry_after = FIRST_RETRY
         if shipment.form is not Form.SINGLE:
-            self._flight.terms.learn(row.block, shipment.form, answer.outcome)
+            self.flight.terms.learn(row.block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
-            self._flight.terms.note_accepted_size(row.block, row.size)
-            if row.block in self._flight.terms.dropped:
-                self._flight.terms.note_accepted_need(row.block, least_size(row))
+            self.flight.terms.note_accepted_size(row.block, row.size)
+            if row.block in self.flight.terms.dropped:
+                self.flight.terms.note_accepted_need(row.block, least_size(row))
         verdict = self._scheduler.take_answer(shipment, answer, sent_at)
         if verdict is not None and self._on_refusal is not None:
             self._on_refusal()
@@ -399,18 +382,18 @@ class UploadLane:
             self._shorten_or_set_apart(row, answer.limit)
         elif verdict is Verdict.REFUSED:
             # A row that may not be dropped waits until somebody has helped.
-            self._flight.publishes.failed += 1
+            self.flight.publishes.failed += 1
             self._pause(f"block {row.block}: {row.subject}: {answer.reason}")
 
     def _shorten_or_set_apart(self, row: OutboxRow, limit: SizeLimit) -> None:
         """Send a row once more without the headers that can be spared; if it has none, go on without it."""
-        self._flight.publishes.failed += 1
+        self.flight.publishes.failed += 1
         # For the servers' limit they were left out already.
         shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
         if shorter is not row:
             self._scheduler.send_again(shorter)
             return
-        self._flight.terms.note_refused_size(row.block, row.size)
+        self.flight.terms.note_refused_size(row.block, row.size)
         self._too_large.append((row, TooLarge(limit, least_size(row))))
 
     async def set_apart(self) -> None:
@@ -420,7 +403,7 @@ class UploadLane:
             return
         rewind_count, self._is_setting_apart = self._rewind_count, True
         try:
-            await self._flight.store.set_apart(rows)
+            await self.flight.store.set_apart(rows)
         except StoreUnwritable as error:
             self._pause(f"{error.cause}: {error}")
             return
@@ -428,24 +411,24 @@ class UploadLane:
             self._is_setting_apart = False
         self._retry_after = FIRST_RETRY
         if rewind_count == self._rewind_count:
-            self._flight.acknowledge([row for row, _ in rows], done=0)
+            self.flight.acknowledge([row for row, _ in rows], done=0)
 
     def give_back(self) -> int:
         """Forget what was read and has not left; give the last row that may have."""
-        through = max(self._flight.window.last_row_id, self._flight.acknowledged_through)
-        self._flight.reader.rewind(through)
+        through = max(self.flight.window.last_row_id, self.flight.acknowledged_through)
+        self.flight.reader.rewind(through)
         return through
 
     def rewind(self) -> None:
         """Start again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
-        self._flight.rewind()
+        self.flight.rewind()
         self._scheduler.restart()
         self.is_empty = False
         self._too_large.clear()
         self._rewind_count += 1
 
     def _pause(self, problem: str) -> None:
-        self.problem = problem
+        self.flight.problem = problem
         self._paused_until = loop_time() + self._retry_after * jitter()
         self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
         self.rewind()

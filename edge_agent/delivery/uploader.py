@@ -183,7 +183,7 @@ class Uploader:
 
     def _report_lanes(self) -> None:
         self._is_in_trouble = False
-        self._report(next((lane.problem for lane in self._lanes if lane.problem), ""))
+        self._report(next((lane.flight.problem for lane in self._lanes if lane.flight.problem), ""))
 
     async def _send_some(self) -> bool:
         """Send what may leave, advisories first; tell whether more may follow at once."""
@@ -211,5 +211,5 @@ def _given_up(lanes: Iterable[UploadLane], text: str) -> UpstreamUnavailable:
     """Let each lane that waits for answers keep the reason until it has one: others may be answered before it."""
     for lane in lanes:
         if lane.in_flight:
-            lane.problem = text
+            lane.flight.problem = text
     return UpstreamUnavailable(text)

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Protocol
 
@@ -124,7 +124,7 @@ def stream_part(block: str) -> str:
 
 
 class StatusBoard:
-    """The parts' phases, how far each block has read, and what is wrong. Changes are logged as ``fault_log`` says."""
+    """The phases of ``parts``, how far each block has read, what is wrong. Changes are logged as ``fault_log`` says."""
 
     def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
         self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
@@ -133,7 +133,7 @@ class StatusBoard:
         self.reconnects: dict[str, int] = {}
         # Parts that were connected once in this run: what a link comes to after failed attempts is no return.
         self._met: set[str] = set()
-        self._parts: dict[str, PartStatus] = {}
+        self.parts: dict[str, PartStatus] = {}
         self._faults: dict[str, FaultLog] = {}
         self._counts = CountLog()
         self._raised: dict[tuple[str, str], Condition] = {}
@@ -149,10 +149,6 @@ class StatusBoard:
         """Take no more reports: links that end because the agent ends are not worth a word."""
         self._is_muted = True
 
-    @property
-    def parts(self) -> Mapping[str, PartStatus]:
-        return self._parts
-
     def watch(self, block: str, reader: _Reader) -> None:
         """Ask ``reader`` from now on how far a block has come."""
         self._readers[block] = reader
@@ -166,7 +162,7 @@ class StatusBoard:
         at, others = now(), list(self._judged())
         for condition, line in () if self._is_muted else self._conditions.take(at, others):
             self._write_line(condition.subject, condition.stream, line)
-        return in_order([*of_parts(self._parts, at), *map(self._conditions.dated, others)])
+        return in_order([*of_parts(self.parts, at), *map(self._conditions.dated, others)])
 
     def _judged(self) -> Iterator[Condition]:
         """Give what is no part's phase."""
@@ -174,7 +170,7 @@ class StatusBoard:
         of_store = list(self._of_store())
         yield from of_store
         for block, reached in progress.items():
-            reading = of_reading(block, reached, self._parts, at)
+            reading = of_reading(block, reached, self.parts, at)
             # What is read waits for the store.
             yield from (each for each in reading if not of_store or each.name != NOT_MOVING.name)
             state = self._readers[block].state
@@ -188,7 +184,7 @@ class StatusBoard:
     def _of_store(self) -> Iterator[Condition]:
         trouble = self._store.trouble if self._store is not None else None
         if trouble is not None:
-            yield from of_store(trouble.cause, str(trouble), self._parts)
+            yield from of_store(trouble.cause, str(trouble), self.parts)
 
     def condition(self, kind: Kind, subject: str) -> Callable[[str], None]:
         """Give what is called with what is wrong with ``subject`` (named as a part is), and with "" when it is over."""
@@ -207,7 +203,7 @@ class StatusBoard:
     def in_a_line(self) -> str:
         """Say what the agent does, for a supervisor's list."""
         wrong = [condition.text for condition in errors(self.conditions())]
-        reading = sum(part.phase == "reading" for name, part in self._parts.items() if name.startswith(_STREAM))
+        reading = sum(part.phase == "reading" for name, part in self.parts.items() if name.startswith(_STREAM))
         senders = sum(sum(each.senders.values()) for each in self.progress().values())
         return "; ".join(wrong) if wrong else f"reading {reading} of {len(self._readers)} streams, {senders:,} senders"
 
@@ -216,7 +212,7 @@ class StatusBoard:
         faults = self._faults.setdefault(part, FaultLog(part))
 
         def report(phase: str, reason: str = "") -> None:
-            before = self._parts.get(part)
+            before = self.parts.get(part)
             is_known = before is not None and (before.phase, before.reason) == (phase, reason)
             if self._is_muted or (is_known and not reason):
                 return
@@ -229,7 +225,7 @@ class StatusBoard:
                     self.reconnects[part] = self.reconnects.get(part, 0) + 1
                 self._met.add(part)
             since = before.since if before is not None and before.phase == phase else now()
-            self._parts[part] = PartStatus(phase, reason, since)
+            self.parts[part] = PartStatus(phase, reason, since)
             if reason:
                 self._last_problem = PartStatus(part, reason, now())
             self._changed.set()
@@ -244,7 +240,7 @@ class StatusBoard:
             await wait_for_event(self._changed, WRITE_INTERVAL)
             self._changed.clear()
             where = hold.displaced()
-            if where or STORE in self._parts:
+            if where or STORE in self.parts:
                 report("displaced" if where else IN_PLACE, where)
             for part, faults in self._faults.items():
                 self._write_lines(part, faults.pass_time(now()))
@@ -270,7 +266,7 @@ class StatusBoard:
             "last_problem": self._last_problem,
             "pair": self.pair() if self.pair else None,
             "conditions": self.conditions(),
-            **{f"part:{name}": part for name, part in self._parts.items()},
+            **{f"part:{name}": part for name, part in self.parts.items()},
             **{f"progress:{name}": progress for name, progress in self.progress().items()},
         }
         with contextlib.suppress(StoreUnwritable):

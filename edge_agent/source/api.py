@@ -58,14 +58,14 @@ class SourceApi:
     ) -> None:
         self._resets = resets
         self._client = client
-        self._address = address
+        self.address = address
         self._prefix = api_prefix(address.domain)
         self._stream = address.stream
         self._consumer = address.consumer
 
     async def facts(self) -> StreamFacts:
         info = await self._info()
-        if not self._address.filter_subject:
+        if not self.address.filter_subject:
             return info.facts
         # What the filter passes over is missing, too.
         return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly, subject_count=0)
@@ -73,7 +73,7 @@ class SourceApi:
     async def consumer_info(self) -> ConsumerInfo:
         """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""
         info = await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
-        if problem := unsuitable(info, self._address):
+        if problem := unsuitable(info, self.address):
             raise SourceUnavailable(problem)
         return info
 
@@ -84,14 +84,14 @@ class SourceApi:
         except ApiError as error:
             if error.err_code != NO_SUCH_CONSUMER:
                 raise self._unavailable(error) from error
-            if not self._address.creates_consumer:
+            if not self.address.creates_consumer:
                 raise SourceUnavailable(
                     f"consumer {self._consumer} of stream {self._stream} does not exist and create_consumer is false: "
                     "create it (durable, pull, ack policy all) or let the agent"
                 ) from error
             info = await self._create_consumer((await self._info()).config.retention)
-        problem = unsuitable(info, self._address)
-        if self._address.is_shared and (await self._info()).config.retention == WORK_QUEUE:
+        problem = unsuitable(info, self.address)
+        if self.address.is_shared and (await self._info()).config.retention == WORK_QUEUE:
             problem = (
                 f"stream {self._stream} is a work queue: a message read by one member of a pair is gone for the other; "
                 "take [pair] out of the settings, or give the stream another retention"
@@ -106,7 +106,7 @@ class SourceApi:
         One that acknowledges each counts as acknowledged what it passed over; the log of a pair has its own epochs.
         """
         floor = info.ack_floor.stream_seq
-        if not info.delivered.consumer_seq or info.acknowledges_each or self._address.is_shared:
+        if not info.delivered.consumer_seq or info.acknowledges_each or self.address.is_shared:
             return False
         if not is_forgotten(position, floor, facts) or not await self._still_holds(floor):
             return False
@@ -138,7 +138,7 @@ class SourceApi:
     async def _recreate(self, sequence: int) -> int:
         """Do what RESET does on servers before 2.14: a new consumer starts where we say."""
         why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
-        if not self._address.creates_consumer:
+        if not self.address.creates_consumer:
             raise SourceUnavailable(f"{why}: upgrade it, or let create_consumer be true")
         retention = (await self._info()).config.retention
         if retention == INTEREST:
@@ -152,16 +152,12 @@ class SourceApi:
     def message_subject(self) -> str:
         return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
 
-    @property
-    def address(self) -> SourceAddress:
-        return self._address
-
     async def next_behind(self, sequence: int) -> int | None:
         """Ask the stream's leader for the first message behind a sequence that passes the filter; None: there is none.
 
         Raise SourceUnavailable.
         """
-        return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self._address.filter_subject or ">"})
+        return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self.address.filter_subject or ">"})
 
     async def _info(self) -> StreamInfo:
         info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
@@ -186,20 +182,20 @@ class SourceApi:
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         facts = await self.facts()
         before_first = max(facts.first_sequence - 1, 0)
-        match self._address.start.kind:
+        match self.address.start.kind:
             case "new":
                 sequence = facts.last_sequence
             case "sequence":
-                sequence = max(self._address.start.value - 1, before_first)
+                sequence = max(self.address.start.value - 1, before_first)
                 if sequence > facts.last_sequence:
                     raise SourceUnavailable(
                         f"start is sequence {sequence + 1}, but stream {self._stream} ends at {facts.last_sequence}: "
                         "waiting for it"
                     )
             case "time":
-                sequence = await self._sequence_before(self._address.start.value, facts)
+                sequence = await self._sequence_before(self.address.start.value, facts)
             case "delta":
-                sequence = await self._sequence_before(facts.server_at - self._address.start.value, facts)
+                sequence = await self._sequence_before(facts.server_at - self.address.start.value, facts)
             case _:
                 sequence = before_first
         return facts, sequence
@@ -251,7 +247,7 @@ class SourceApi:
             raise self._unavailable(error) from error
 
     async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:
-        body = creation(self._address, retention, **start)
+        body = creation(self.address, retention, **start)
         return await self._request(f"CONSUMER.CREATE.{self._stream}.{self._consumer}", body, ConsumerInfo)
 
     async def _request(self, subject: str, body: object, model: type[T]) -> T:

@@ -121,16 +121,16 @@ async def test_a_lane_of_small_rows_and_then_large_ones_is_not_read_into_memory_
         await answer(lane, await sent(lane), Outcome.NO_BATCHES)
         for _ in range(60):
             await answer(lane, await sent(lane), Outcome.STORED, 1)
-        assert sum(row.size for row in lane._flight.ready) < 2 * READ_BYTES
+        assert sum(row.size for row in lane.flight.ready) < 2 * READ_BYTES
 
 
 async def test_a_refusal_is_no_longer_told_when_the_region_knows_what_was_refused(store: SqliteStore) -> None:
     await store.commit(batch(1, [copy("c")]))
     lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
-    assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+    assert lane.flight.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
     await answer(lane, await sent(lane), Outcome.DUPLICATE)
-    assert lane.problem == ""
+    assert lane.flight.problem == ""
 
 
 async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_does_not_know_the_row(
@@ -140,7 +140,7 @@ async def test_a_refusal_is_still_told_while_a_question_says_that_the_region_doe
     lane = copies_lane(store)
     await answer(lane, await sent(lane), Outcome.REFUSED, reason="maximum messages exceeded")
     await answer(lane, await sent(lane), Outcome.MISPLACED)
-    assert lane.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
+    assert lane.flight.problem == "block nodes: fleet.eu-west.dub1.nodes.copy.reg: maximum messages exceeded"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.NO_BATCHES, Outcome.MISPLACED, Outcome.DUPLICATE])
@@ -186,7 +186,7 @@ async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_w
     await answer(lane, shipment, Outcome.BUSY, reason="too many batches")
     shipment = await sent(lane)
     assert (shipment.form, shipment.rows[0].payload.decode()) == (Form.SINGLE, "c2")
-    assert lane.problem == ""
+    assert lane.flight.problem == ""
 
 
 async def test_a_block_whose_stream_takes_no_batches_takes_them_from_no_other(store: SqliteStore) -> None:

@@ -74,7 +74,7 @@ async def test_advisories_leave_while_a_transaction_is_under_way(tmp_path: Path)
                 lane.take_answer(Answer(shipment.number, Outcome.STORED))
             # The watermark at the end may be replaced by what is being committed.
             assert left == 10
-            assert lane.is_reading
+            assert lane.flight.reader.is_reading
         assert await leaves(lane) == 1
 
 

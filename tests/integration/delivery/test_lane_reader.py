@@ -53,7 +53,7 @@ async def test_what_was_committed_while_a_reading_ended_empty_needs_no_other_com
         committing = asyncio.create_task(store.commit(batch(3, [registration("node2", "late")])))
         await until(lambda: waiting_for(store) == 2, "a registration waits to be committed")
     await committing
-    await until(lambda: not lane.is_reading, "the lane has read, and found nothing")
+    await until(lambda: not lane.flight.reader.is_reading, "the lane has read, and found nothing")
     assert await next_of(lane) is not None
 
 

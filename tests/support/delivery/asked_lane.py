@@ -24,8 +24,8 @@ def copies_lane(store: LaneRows, terms: Terms | None = None) -> UploadLane:
 
 async def next_of(lane: UploadLane) -> Shipment | None:
     """Give what may leave now, what has to be read from the file for that included."""
-    while (shipment := lane.next_shipment()) is None and lane.is_reading:
-        await until(lambda: not lane.is_reading, "the lane has read its rows")
+    while (shipment := lane.next_shipment()) is None and lane.flight.reader.is_reading:
+        await until(lambda: not lane.flight.reader.is_reading, "the lane has read its rows")
     return shipment
 
 
