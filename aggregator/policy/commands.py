@@ -19,7 +19,8 @@ from aggregator.policy.runs import Run, runs
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
 from aggregator.topology.commands.streams import config_option, load
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired import hub_place
+from aggregator.topology.model import Place
 from aggregator.topology.observed.connections import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
 from shared.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
@@ -224,7 +225,7 @@ def _with_policy(config_path: Path) -> TopologySettings:
 def _at_hub(topology: TopologySettings, work: Callable[[Client, Place], Awaitable[T]]) -> T:
     async def connected() -> T:
         async with await connect(topology.hub, name="muster-aggregator policy", deadline=CONNECT_DEADLINE) as client:
-            return await work(client, Place(HUB, topology.hub.domain))
+            return await work(client, hub_place(topology))
 
     try:
         return asyncio.run(connected())

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 
 from aggregator.scenarios.narrator import DEADLINE
 from aggregator.topology.apply import ApplyFailed, apply
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Change, Plan, plan

@@ -28,6 +28,10 @@ class Place(msgspec.Struct, frozen=True, order=True):
         return self.connection or self.domain or "hub"
 
 
+StreamKey = tuple[Place, str]
+ConsumerKey = tuple[Place, str, str]
+
+
 class Origin(msgspec.Struct, frozen=True):
     """A stream that another copies; ``allow`` where it may be one that cannot be copied safely.
 
@@ -39,6 +43,10 @@ class Origin(msgspec.Struct, frozen=True):
     subjects: tuple[str, ...] = ()
     allow: bool = False
     api: str = ""
+
+    @property
+    def key(self) -> StreamKey:
+        return self.place, self.name
 
 
 class DesiredStream(msgspec.Struct, frozen=True):
@@ -53,6 +61,10 @@ class DesiredStream(msgspec.Struct, frozen=True):
     origins: tuple[Origin, ...] = ()
     carries: tuple[str, ...] = ()
 
+    @property
+    def key(self) -> StreamKey:
+        return self.place, self.name
+
 
 class Copying(msgspec.Struct, frozen=True):
     """What of which stream is copied through a consumer: the stream that copies, and its source or mirror.
@@ -66,8 +78,7 @@ class Copying(msgspec.Struct, frozen=True):
     deliver_subject: str
 
     @property
-    def key(self) -> tuple[Place, str]:
-        """Name the stream that copies."""
+    def key(self) -> StreamKey:
         return self.place, self.stream
 
 
@@ -84,6 +95,14 @@ class DesiredConsumer(msgspec.Struct, frozen=True):
     start: Config = msgspec.field(default_factory=EVERYTHING.copy)
     copying: Copying | None = None
     wanted: bool = True
+
+    @property
+    def key(self) -> ConsumerKey:
+        return self.place, self.stream, self.name
+
+    @property
+    def stream_key(self) -> StreamKey:
+        return self.place, self.stream
 
 
 Desired = DesiredStream | DesiredConsumer

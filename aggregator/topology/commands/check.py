@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from aggregator.topology.commands.streams import config_option
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.report import findings

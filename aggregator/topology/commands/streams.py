@@ -10,7 +10,7 @@ import msgspec
 
 from aggregator.topology.apply import ApplyFailed, NotTaken
 from aggregator.topology.apply import apply as apply_plan
-from aggregator.topology.desired.streams import archiving_of, desired, is_beside_the_archive
+from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
 from aggregator.topology.model import lines_by_place
 from aggregator.topology.observed.connections import Connections, connections
 from aggregator.topology.observed.reader import observe

@@ -2,22 +2,13 @@
 
 from collections.abc import Iterable
 
-from aggregator.topology.model import EVERYTHING, Config, Copying, DesiredConsumer, Place
-from aggregator.topology.observed.state import (
-    StreamKey,
-    taken_subjects,
-)
+from aggregator.topology.model import EVERYTHING, Config, Copying, DesiredConsumer, Place, StreamKey
+from aggregator.topology.observed.state import taken_subjects
 from shared.blake2 import blake2b
 
 OURS = "muster-"
-
-
-_DELIVERIES = "muster.source"
-
-
+DELIVERIES = "muster.source"
 _HEARTBEAT = 1_000_000_000
-
-
 _MOST_UNACKNOWLEDGED = 10_000
 
 
@@ -30,7 +21,7 @@ def consumer_of(copier: StreamKey, origin: StreamKey, source: Config, *, wanted:
     subjects = taken_subjects(source)
     told_apart = blake2b(repr(subjects).encode(), digest_size=4).hexdigest() if subjects else ""
     name = OURS + "-".join(filter(None, (stream, told_apart))) + f"@{place}"
-    deliver = ".".join(filter(None, (_DELIVERIES, str(origin_place), origin_name, str(place), stream, told_apart)))
+    deliver = ".".join(filter(None, (DELIVERIES, str(origin_place), origin_name, str(place), stream, told_apart)))
     return through_consumer(copier, origin, source, name, deliver, wanted=wanted)
 
 
@@ -54,11 +45,6 @@ def through_consumer(
     return DesiredConsumer(*origin, name, config, _start(source), copying, wanted)
 
 
-def archive_deliveries(region: str, fleet: str) -> str:
-    """Name the subject on which a region's FLEET is sent to the archive."""
-    return f"{_DELIVERIES}.{region}.{fleet}"
-
-
 def _start(source: Config) -> Config:
     if source.get("opt_start_seq"):
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": source["opt_start_seq"]}
@@ -77,6 +63,6 @@ def copier_of(consumer: Config, places: Iterable[Place]) -> StreamKey | None:
 def named_copier(consumer: Config) -> tuple[str, str] | None:
     """Read which place and stream a consumer's configuration names; None where it was not made for a copy."""
     tokens = consumer.get("deliver_subject", "").split(".")
-    if ".".join(tokens[:2]) != _DELIVERIES or len(tokens) not in (6, 7):
+    if ".".join(tokens[:2]) != DELIVERIES or len(tokens) not in (6, 7):
         return None
     return tokens[4], tokens[5]

@@ -11,9 +11,8 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from aggregator.topology.model import Config
+from aggregator.topology.model import Config, StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
-from aggregator.topology.observed.state import StreamKey
 from shared.instants import SECOND, format_instant, parse_instant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
 from shared.nats.stream_messages import TemporaryConsumer, delivered, temporary_consumer

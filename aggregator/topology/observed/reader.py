@@ -11,12 +11,11 @@ from typing import TypeVar
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place
+from aggregator.topology.model import HUB, Config, ConsumerKey, Desired, DesiredConsumer, DesiredStream, Origin, Place
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.observed.durable_copies import OURS, copier_of, named_copier
 from aggregator.topology.observed.messages import see_message
 from aggregator.topology.observed.state import (
-    ConsumerKey,
     Found,
     FoundConsumer,
     FoundStream,
@@ -87,9 +86,9 @@ def _asked(wanted: Iterable[Desired]) -> Iterator[Desired | Origin]:
     for each in wanted:
         yield each
         if isinstance(each, DesiredStream):
-            managed.add((each.place, each.name))
+            managed.add(each.key)
             origins |= dict.fromkeys(each.origins)
-    yield from (each for each in origins if each.subjects or (each.place, each.name) not in managed)
+    yield from (each for each in origins if each.subjects or each.key not in managed)
 
 
 async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Connections, found: Found) -> None:
@@ -142,7 +141,7 @@ async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: 
 
 async def _observe_last_matching(client: Client, asked: Origin, found: Found) -> None:
     """Ask for the last message that a source with a filter could take: the origin's own last one need not match."""
-    key = asked.place, asked.name
+    key = asked.key
     for subject in asked.subjects if key in found.streams else ():
         message = await see_message(client, key, found.streams[key].config, subject)
         found.last_matching[key, subject] = message.sequence if message is not None else 0
@@ -168,16 +167,16 @@ async def _observe_overtaken(wanted: Iterable[Desired], opened: Connections, fou
 def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
     """List the origins that copies are beyond."""
     for each in wanted:
-        current = found.streams.get((each.place, each.name)) if isinstance(each, DesiredStream) else None
+        current = found.streams.get(each.key) if isinstance(each, DesiredStream) else None
         if not isinstance(each, DesiredStream) or current is None:
             continue
-        key, sources = (each.place, each.name), sources_of(current)
-        is_ahead = any(found.resumes_behind(key, source) < found.taken(key, source) for source in sources)
+        sources = sources_of(current)
+        is_ahead = any(found.resumes_behind(each.key, source) < found.taken(each.key, source) for source in sources)
         for origin in each.origins:
-            at = found.streams.get((origin.place, origin.name))
+            at = found.streams.get(origin.key)
             held = at.state.last_seq if at is not None and origin.api else None
-            elsewhere = [each for each in sources if (each["name"], api_of(each)) == (origin.name, origin.api)]
-            is_behind = held is not None and any(found.taken(key, each) > held for each in elsewhere)
+            elsewhere = [source for source in sources if (source["name"], api_of(source)) == (origin.name, origin.api)]
+            is_behind = held is not None and any(found.taken(each.key, source) > held for source in elsewhere)
             if is_ahead or is_behind or (current.mirror is not None and beyond(current, at)):
                 yield origin
 

@@ -3,11 +3,8 @@
 import msgspec
 
 from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import Config, Place
+from aggregator.topology.model import Config, ConsumerKey, Place, StreamKey
 from shared.nats.jetstream_api import domain_of
-
-StreamKey = tuple[Place, str]
-ConsumerKey = tuple[Place, str, str]
 
 _REPORTS_SEQUENCES = 5
 """JetStream's API level that says how far each source has come (nats-server 2.15)."""

@@ -11,13 +11,11 @@ from enum import StrEnum
 import msgspec
 
 from aggregator.topology.confinement import is_confined, number_of
-from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, Place
+from aggregator.topology.model import Config, ConsumerKey, Desired, DesiredConsumer, DesiredStream, Place, StreamKey
 from aggregator.topology.observed.durable_copies import OURS
 from aggregator.topology.observed.state import (
-    ConsumerKey,
     Found,
     FoundStream,
-    StreamKey,
     api_of,
     consumer_name_of,
     is_same_source,
@@ -71,6 +69,10 @@ class Change(msgspec.Struct, frozen=True):
     destroys: str = ""
     remark: str = ""
 
+    @property
+    def key(self) -> ConsumerKey:
+        return self.place, self.stream, self.consumer
+
 
 class Plan(msgspec.Struct, frozen=True):
     """The steps from found to desired, and for each place that cannot be planned for, why.
@@ -110,29 +112,23 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         if each.place in problems or _copier_of(each) in sealed:
             continue
         if isinstance(each, DesiredStream):
-            steps = _stream_changes(each, found, to_recreate=(each.place, each.name) in to_recreate)
+            steps = _stream_changes(each, found, to_recreate=each.key in to_recreate)
             changes.extend(_remarked(step, absent.get((step.place, step.stream), "")) for step in steps)
         elif each.copying is None or each.copying.place not in problems:
             # Its source must be told, too: set aside before, and taken up behind that. Without, it is never told again.
             # A stream that is made again takes its consumers with it.
             copier = each.copying.key if each.copying is not None else None
-            is_recreation = copier in to_recreate or (each.place, each.stream) in to_recreate
+            is_recreation = copier in to_recreate or each.stream_key in to_recreate
             todo = tuple(_consumer_changes(each, found, to_recreate=is_recreation))
             changes.extend(todo)
             made.extend(each for change in todo if change.action in (Action.CREATE, Action.REPLACE))
     aside, back = _taken_up_again(made, changes, found)
-    kept = {
-        (each.place, each.stream, each.name) for each in wanted if isinstance(each, DesiredConsumer) and each.wanted
-    }
+    kept = {each.key for each in wanted if isinstance(each, DesiredConsumer) and each.wanted}
     # What a source that goes reads through may be wanted for the one that comes in its place.
-    changes = [each for each in changes if each.action is not Action.DELETE or _key(each) not in kept]
+    changes = [each for each in changes if each.action is not Action.DELETE or each.key not in kept]
     changes = [*aside, *changes, *back]
-    gone = {_key(each) for each in changes if each.action is Action.DELETE}
-    changes.extend(
-        Change(Action.DELETE, each.place, each.stream, each.name, (), {}, each.destroys)
-        for each in left
-        if (each.place, each.stream, each.name) not in gone
-    )
+    gone = {each.key for each in changes if each.action is Action.DELETE}
+    changes.extend(Change(Action.DELETE, *each.key, (), {}, each.destroys) for each in left if each.key not in gone)
     silent = {*problems, *found.away}
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
     larger = [change for change in in_order if _takes_other_sizes(change)]
@@ -165,7 +161,7 @@ def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
 def _copier_of(wanted: Desired) -> StreamKey | None:
     """Name the stream that is wanted, or that copies through a consumer that is."""
     if isinstance(wanted, DesiredStream):
-        return wanted.place, wanted.name
+        return wanted.key
     return wanted.copying.key if wanted.copying is not None else None
 
 
@@ -174,19 +170,15 @@ def _remarked(change: Change, remark: str) -> Change:
     return change if change.consumer else msgspec.structs.replace(change, remark=said)
 
 
-def _key(change: Change) -> ConsumerKey:
-    return change.place, change.stream, change.consumer
-
-
 def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -> Iterator[Change]:
-    current = found.streams.get((wanted.place, wanted.name))
+    current = found.streams.get(wanted.key)
     if current is None:
         config = created(wanted.config)
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
         silent = silent_origins(wanted, found)
         lacking = f"if it was copied before, {wanted.name} will lack what was taken then; better wait for it"
         remark = f"{silent} gives no answer: {lacking}" if silent else ""
-        yield Change(Action.CREATE, wanted.place, wanted.name, "", fields, config, remark=remark)
+        yield Change(Action.CREATE, *wanted.key, "", fields, config, remark=remark)
         return
     mended = [each.mended for each in harms(wanted, current.config)]
     managed = fitting(dict(ChainMap(*mended, wanted.config)), current.config)
@@ -204,7 +196,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -
             loss += f", also what {', '.join(away)} will not send again: wait until it answers"
         elif not loss and (silent := silent_origins(wanted, found)):
             loss = f"begins without what {silent} will not send again: wait until it answers"
-        yield Change(Action.REPLACE, wanted.place, wanted.name, "", fields, config, loss)
+        yield Change(Action.REPLACE, *wanted.key, "", fields, config, loss)
         return
     config = current.config | managed
     if "sources" in managed:
@@ -213,7 +205,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -
             config["metadata"] = unmarked(current.config["metadata"], config["sources"])
     lost = ", ".join(losses(fields, current))
     remark = remarks(wanted, current, found)
-    yield Change(Action.UPDATE, wanted.place, wanted.name, "", fields, request_body(config), lost, remark)
+    yield Change(Action.UPDATE, *wanted.key, "", fields, request_body(config), lost, remark)
     yield from _consumers_left(wanted, current)
 
 
@@ -251,7 +243,7 @@ def _taken_up_again(
             copied.setdefault(each.copying.key, []).append(each)
     for key, own in copied.items():
         current = found.streams.get(key)
-        todo = {change.action for change in changes if (change.place, change.stream, change.consumer) == (*key, "")}
+        todo = {change.action for change in changes if change.key == (*key, "")}
         sources = sources_of(current) if current else []
         again = [each for each in sources if any(_reads_through(consumer, each) for consumer in own)]
         if current is None or not again or todo - {Action.UPDATE}:
@@ -288,7 +280,7 @@ def _is_to_be_marked(wanted: DesiredConsumer, found: Found) -> bool:
 def _reads_through(wanted: DesiredConsumer, source: Config) -> bool:
     assert wanted.copying is not None
     key = origin_place(wanted.copying.place, source), source["name"], consumer_name_of(source)
-    return key == (wanted.place, wanted.stream, wanted.name)
+    return key == wanted.key
 
 
 def _begins_whole(wanted: DesiredConsumer, found: Found) -> bool:
@@ -316,7 +308,7 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, to_recreate: boo
     a stream before it had, and would not give it to this one. Nor does one that nothing reads through yet know what its
     source has taken since it was made, by an apply that ended between the two.
     """
-    current = found.consumers.get((wanted.place, wanted.stream, wanted.name))
+    current = found.consumers.get(wanted.key)
     source = None if to_recreate else _found_source(wanted, found)
     waits = _begins_through(wanted, source) if source is not None else not to_recreate and _begins_whole(wanted, found)
     start = _start(wanted, source, found) if source is not None and waits else wanted.start
@@ -324,10 +316,10 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, to_recreate: boo
         if wanted.wanted:
             config = wanted.config | start
             fields = tuple(FieldChange(key, None, value) for key, value in config.items())
-            yield Change(Action.CREATE, wanted.place, wanted.stream, wanted.name, fields, config)
+            yield Change(Action.CREATE, *wanted.key, fields, config)
         return
     if not wanted.wanted:
-        yield Change(Action.DELETE, wanted.place, wanted.stream, wanted.name, (), {})
+        yield Change(Action.DELETE, *wanted.key, (), {})
         return
     fields = tuple(differences(wanted.config, current.config))
     if to_recreate or waits:
@@ -336,12 +328,12 @@ def _consumer_changes(wanted: DesiredConsumer, found: Found, *, to_recreate: boo
         fields = (*fields, FieldChange("starts", "where it was", begins))
     if to_recreate or waits or any(change.field in _UNCHANGEABLE_OF_CONSUMERS for change in fields):
         config = wanted.config | start
-        yield Change(Action.REPLACE, wanted.place, wanted.stream, wanted.name, fields, config)
+        yield Change(Action.REPLACE, *wanted.key, fields, config)
     elif fields:
         config = current.config | wanted.config
         if "metadata" in wanted.config:
             config["metadata"] = (current.config.get("metadata") or {}) | wanted.config["metadata"]
-        yield Change(Action.UPDATE, wanted.place, wanted.stream, wanted.name, fields, config)
+        yield Change(Action.UPDATE, *wanted.key, fields, config)
 
 
 def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:

@@ -9,15 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.model import Config, Copying, Desired, DesiredConsumer, DesiredStream
-from aggregator.topology.observed.state import (
-    Found,
-    StreamKey,
-    consumer_name_of,
-    is_same_source,
-    origin_place,
-    sources_of,
-)
+from aggregator.topology.model import Config, Copying, Desired, DesiredConsumer, DesiredStream, StreamKey
+from aggregator.topology.observed.state import Found, consumer_name_of, is_same_source, origin_place, sources_of
 from aggregator.topology.plan.differences import source_pairs
 from aggregator.topology.plan.recreations import streams_to_recreate
 
@@ -30,7 +23,7 @@ _OF_THE_CONSUMER = ("opt_start_seq", "opt_start_time", "filter_subject")
 def with_durable_sources(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     """Decide for each copy whether it is durable, by what the servers know, and lay that down in both its ends."""
     wanted = tuple(wanted)
-    made = {(each.place, each.name) for each in wanted if isinstance(each, DesiredStream)}
+    made = {each.key for each in wanted if isinstance(each, DesiredStream)}
     decided = [
         msgspec.structs.replace(each, wanted=_is_durable(each, each.copying, made, found))
         if isinstance(each, DesiredConsumer) and each.copying is not None
@@ -42,7 +35,7 @@ def with_durable_sources(wanted: Iterable[Desired], found: Found) -> tuple[Desir
         if isinstance(each, DesiredConsumer) and each.copying is not None and each.wanted:
             durable.setdefault(each.copying.key, []).append(each)
     return tuple(
-        _with_consumers(each, durable.get((each.place, each.name), [])) if isinstance(each, DesiredStream) else each
+        _with_consumers(each, durable.get(each.key, [])) if isinstance(each, DesiredStream) else each
         for each in decided
     )
 
@@ -58,13 +51,13 @@ def undecided(wanted: Iterable[Desired], found: Found) -> tuple[Desired, ...]:
     left = [_as_found(each, found) if isinstance(each, DesiredStream) else each for each in wanted]
     to_recreate = streams_to_recreate(left, found)
     return tuple(
-        each if isinstance(each, DesiredStream) and (each.place, each.name) in to_recreate else as_found
+        each if isinstance(each, DesiredStream) and each.key in to_recreate else as_found
         for each, as_found in zip(wanted, left, strict=True)
     )
 
 
 def _as_found(stream: DesiredStream, found: Found) -> DesiredStream:
-    current = found.streams.get((stream.place, stream.name))
+    current = found.streams.get(stream.key)
     if current is None:
         return stream
     config = dict(stream.config)
@@ -89,7 +82,7 @@ def _is_durable(wanted: DesiredConsumer, copying: Copying, made: set[StreamKey],
     if any(level < LEVEL for level in levels):
         return False
     current = next(iter(_found_forms(copying, found)), None)
-    origin = wanted.place, wanted.stream
+    origin = wanted.stream_key
     # Without its origin there is nothing at which to make a consumer; a plain source waits for one.
     is_there = wanted.place in found.unreachable or origin in made or origin in found.streams
     if current is not None and (len(levels) < 2 or not is_there):

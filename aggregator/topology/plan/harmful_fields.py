@@ -66,9 +66,9 @@ def found_harms(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[Desir
         if is_confined(source)
     }
     for each in streams:
-        current = found.streams.get((each.place, each.name))
+        current = found.streams.get(each.key)
         for harm in harms(each, current.config) if current is not None else ():
-            if harm.field != "sources" or (each.place, each.name) not in confined:
+            if harm.field != "sources" or each.key not in confined:
                 yield each, harm
         for source, new in source_pairs(each.config.get("sources") or [], sources_of(current) if current else []):
             if source and new is None and each.carries and "sources" in each.config:

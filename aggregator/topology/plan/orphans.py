@@ -10,19 +10,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired.relays import FOR_A_RELAY
-from aggregator.topology.model import Desired, DesiredConsumer, Place
+from aggregator.topology.desired import FOR_A_RELAY
+from aggregator.topology.model import ConsumerKey, Desired, DesiredConsumer, Place
 from aggregator.topology.observed.durable_copies import copier_of, named_copier
-from aggregator.topology.observed.state import ConsumerKey, Found, FoundConsumer, consumer_name_of, sources_of
+from aggregator.topology.observed.state import Found, FoundConsumer, consumer_name_of, sources_of
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
 
 class Orphan(msgspec.Struct, frozen=True):
     """A consumer to remove; ``destroys`` says whom that cuts off, where it may still be somebody."""
 
-    place: Place
-    stream: str
-    name: str
+    key: ConsumerKey
     destroys: str = ""
 
 
@@ -38,9 +36,9 @@ def orphans(wanted: Iterable[Desired], found: Found) -> Iterator[Orphan]:
         site = _site(key[2], consumer.config.get("filter_subjects"))
         relay = (consumer.config.get("metadata") or {}).get(FOR_A_RELAY)
         if relay:
-            yield Orphan(*key, f"lets the relay {relay} read nothing more")
+            yield Orphan(key, f"lets the relay {relay} read nothing more")
         elif site is not None and site.region in regions:
-            yield Orphan(*key, f"tells {site.site} nothing more of the policy")
+            yield Orphan(key, f"tells {site.site} nothing more of the policy")
         elif site is None:
             yield from _of_a_copy(key, consumer, found, {each.place for each in wanted})
 
@@ -60,13 +58,13 @@ def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: 
     copier, named = copier_of(consumer.config, known), named_copier(consumer.config)
     if named is not None and stream == named[1] == STREAM and (copier is None or copier[0] not in wanted):
         # A region that was removed shall hear nothing more, even if it listens.
-        yield Orphan(*key, f"tells {named[0]} nothing more of the policy")
+        yield Orphan(key, f"tells {named[0]} nothing more of the policy")
         return
     if named is not None and copier is None:
-        yield Orphan(*key, f"gives {named[1]} of {named[0]} nothing more")
+        yield Orphan(key, f"gives {named[1]} of {named[0]} nothing more")
     if copier is None or copier[0] in found.unreachable or (*copier, "") in found.silent:
         return
     current = found.streams.get(copier)
     copied = [*sources_of(current), *filter(None, [current.config.get("mirror")])] if current is not None else []
     if not any((each["name"], consumer_name_of(each)) == (stream, name) for each in copied):
-        yield Orphan(*key)
+        yield Orphan(key)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from aggregator.topology.model import Desired, DesiredStream
-from aggregator.topology.observed.state import Found, StreamKey, beyond
+from aggregator.topology.model import Desired, DesiredStream, StreamKey
+from aggregator.topology.observed.state import Found, beyond
 from aggregator.topology.plan.differences import FieldChange, differences
 
 
@@ -15,11 +15,10 @@ def streams_to_recreate(wanted: Iterable[Desired], found: Found) -> set[StreamKe
     to_recreate: set[StreamKey] = set()
     for each in wanted:
         if isinstance(each, DesiredStream):
-            key = each.place, each.name
-            holds = key in found.streams and found.streams[key].state.last_seq > 0
-            mirrors_one = each.config.get("mirror") and any((at.place, at.name) in to_recreate for at in each.origins)
+            holds = each.key in found.streams and found.streams[each.key].state.last_seq > 0
+            mirrors_one = each.config.get("mirror") and any(at.key in to_recreate for at in each.origins)
             if _needs_recreation(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
-                to_recreate.add(key)
+                to_recreate.add(each.key)
     return to_recreate
 
 
@@ -27,17 +26,17 @@ def _needs_recreation(wanted: DesiredStream, found: Found) -> bool:
     """Tell whether a stream is to be made, or made again."""
     if wanted.place in found.unreachable:
         return False
-    current = found.streams.get((wanted.place, wanted.name))
+    current = found.streams.get(wanted.key)
     if current is not None and current.is_sealed:
         return False
     return current is None or any(needs_another_stream(each) for each in differences(wanted.config, current.config))
 
 
 def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
-    current = found.streams.get((wanted.place, wanted.name))
+    current = found.streams.get(wanted.key)
     if current is None or not wanted.config.get("mirror"):
         return False
-    return any(beyond(current, found.streams.get((origin.place, origin.name))) for origin in wanted.origins)
+    return any(beyond(current, found.streams.get(origin.key)) for origin in wanted.origins)
 
 
 def needs_another_stream(change: FieldChange) -> bool:

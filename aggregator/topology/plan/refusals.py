@@ -25,7 +25,7 @@ def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
     retentions = {(each.place.domain, each.name): each.config["retention"] for each in streams}
     for stream in streams:
         for origin in stream.origins:
-            existing = found.streams.get((origin.place, origin.name))
+            existing = found.streams.get(origin.key)
             retention = existing.config.get("retention") if existing is not None else None
             retention = retentions.get((origin.place.domain, origin.name), retention)
             why = "" if origin.allow else _why(retention, _crosses_a_leaf_link(stream, origin))
@@ -48,7 +48,7 @@ def gatherings(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
 def _gathered(stream: DesiredStream, source: Config, found: Found, *, refused: bool) -> Iterator[Config]:
     """Look for what a region's stream gathers from elsewhere and does not store below that region."""
     own = confinement_of(source)
-    origin = found.origin((stream.place, stream.name), source) if own else None
+    origin = found.origin(stream.key, source) if own else None
     if origin is None:
         return
     place = origin_place(stream.place, source)
@@ -64,7 +64,7 @@ def _gathered(stream: DesiredStream, source: Config, found: Found, *, refused: b
 
 def _is_copied(stream: DesiredStream, source: Config, found: Found) -> bool:
     """Tell whether a region is copied already, and confined."""
-    current = found.streams.get((stream.place, stream.name))
+    current = found.streams.get(stream.key)
     sources = sources_of(current) if current is not None else []
     return any(is_same_source(source, each) and is_confined(each) for each in sources)
 

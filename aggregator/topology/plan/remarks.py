@@ -3,16 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from aggregator.topology.confinement import is_confined, number_of
-from aggregator.topology.model import Config, Desired, DesiredStream
-from aggregator.topology.observed.state import (
-    Found,
-    FoundStream,
-    StreamKey,
-    api_of,
-    consumer_name_of,
-    origin_place,
-    sources_of,
-)
+from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
+from aggregator.topology.observed.state import Found, FoundStream, api_of, consumer_name_of, origin_place, sources_of
 from aggregator.topology.plan.differences import is_as_wanted, source_pairs
 from shared.nats.jetstream_api import domain_of
 
@@ -30,15 +22,15 @@ def absences(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[StreamKe
     """List the streams that shall copy what nobody has or makes: servers accept that, and a name may be mistyped."""
     streams = [each for each in wanted if isinstance(each, DesiredStream)]
     answered = found.levels.keys() - found.unreachable.keys()
-    known = found.streams.keys() | {(each.place, each.name) for each in streams}
+    known = found.streams.keys() | {each.key for each in streams}
     for stream in streams:
         absent = [
             f"there is no {origin.name} at {origin.place}"
             for origin in stream.origins
-            if origin.place in answered and (origin.place, origin.name) not in known
+            if origin.place in answered and origin.key not in known
         ]
         if absent:
-            yield (stream.place, stream.name), f"{', '.join(absent)}: it takes nothing from there until there is"
+            yield stream.key, f"{', '.join(absent)}: it takes nothing from there until there is"
 
 
 def silent_origins(wanted: DesiredStream, found: Found) -> str:
@@ -54,18 +46,17 @@ def silent_origins(wanted: DesiredStream, found: Found) -> str:
 def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:
     origin_name = f"{new['name']} of {domain_of(api_of(new)) or api_of(new) or wanted.place}"
     restored = f"{origin_name} was restored: all that it holds comes once more"
-    if old is not None and found.is_wanted_again((wanted.place, wanted.name), old):
+    if old is not None and found.is_wanted_again(wanted.key, old):
         return f"all that {origin_name} holds comes once more"
     if _number(new) > (_number(old) if old is not None else 1):
         return restored
     if old is None or is_as_wanted(new, old):
         return ""
-    key = wanted.place, wanted.name
-    origin = found.origin(key, old)
+    origin = found.origin(wanted.key, old)
     is_empty = origin is not None and not origin.state.last_seq
-    if is_empty or found.resumes_behind(key, old):
+    if is_empty or found.resumes_behind(wanted.key, old):
         return _TWICE
-    if found.taken(key, old):
+    if found.taken(wanted.key, old):
         return restored
     return f"it is not known how much of {origin_name} was taken: all that it holds comes once more"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from aggregator.topology.confinement import confinement_of, is_confined, number_of, numbered
-from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream
-from aggregator.topology.observed.state import Found, FoundStream, StreamKey, is_same_source, origin_place, sources_of
+from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, StreamKey
+from aggregator.topology.observed.state import Found, FoundStream, is_same_source, origin_place, sources_of
 from shared.subjects import ROOT
 
 _NUMBER_KEY = "muster.anew."
@@ -66,14 +66,14 @@ def unmarked(metadata: Config, sources: Iterable[Config]) -> Config:
 
 
 def _laid_down_all(stream: DesiredStream, found: Found) -> Config:
-    key, current = (stream.place, stream.name), found.streams.get((stream.place, stream.name))
+    current = found.streams.get(stream.key)
     ready = [
         source
         for source in stream.config["sources"]
         # Its consumer, which has to begin from the start, cannot be made while its region does not answer.
         if current is None or not marked(current, source) or origin_place(stream.place, source) not in found.unreachable
     ]
-    sources = [_laid_down(key, source, found) for source in ready]
+    sources = [_laid_down(stream.key, source, found) for source in ready]
     if current is not None and not sources:
         return {"sources": sources, "subjects": current.config.get("subjects") or []}
     return {"sources": sources}

@@ -44,7 +44,7 @@ def merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) ->
         elif before is not None:
             starts = {name: start for name in _STARTS if (start := new.pop(name, None))}
             if old.pop("consumer", None) or confines(source, before):
-                behind = found.resumes_behind((wanted.place, wanted.name), before)
+                behind = found.resumes_behind(wanted.key, before)
                 old = {name: value for name, value in old.items() if name not in _STARTS}
                 old |= starts if starts and not behind else {"opt_start_seq": behind + 1}
         external = (old.get("external") or {}) | (new.get("external") or {})

@@ -15,10 +15,9 @@ Plain copies are wider: their servers make consumers at the origin for themselve
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aggregator.topology.desired.grants import Account, Grant
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import DesiredConsumer, DesiredStream
-from aggregator.topology.render.permissions import AGGREGATOR, LEAVES
+from aggregator.topology.render.permissions import AGGREGATOR, LEAVES, Account, Grant
 from aggregator.topology.settings import RegionSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats.jetstream_api import api_prefix
@@ -96,7 +95,7 @@ def _links(topology: TopologySettings) -> Iterator[_Link]:
             yield _Link(place, each.stream, copier, each.name, each.copying.deliver_subject)
     for each in wanted:
         for origin in each.origins if isinstance(each, DesiredStream) else ():
-            if not origin.api and ((each.place, each.name), origin.place, origin.name) not in durable:
+            if not origin.api and (each.key, origin.place, origin.name) not in durable:
                 deliveries = _PLAIN_MIRRORS if each.config.get("mirror") else _PLAIN_SOURCES
                 place, copier = origin.place.domain or own, each.place.domain or own
                 yield _Link(place, origin.name, copier, "", deliveries)

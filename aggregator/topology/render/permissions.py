@@ -10,17 +10,66 @@ have it stored as another site's record (tried on 2.15.1). Across accounts answe
 account also bounds the site's connections: a server has a number of them for all, and one key could take them all.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
-from aggregator.topology.desired.grants import CONNECTIONS_OF_A_SITE, Account, Grant, inbox
-from aggregator.topology.settings import SiteSettings
+import msgspec
+
+from aggregator.topology.desired import relay_consumer
+from aggregator.topology.settings import RelaySettings, SiteSettings
 from shared.identifiers import BlockId
 from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_name
-from shared.subjects import ROOT, probe_subject, watermark_subject
+from shared.subjects import ROOT, RecordType, probe_subject, watermark_subject
 
-LEAVES = "LEAFNODE"
+CLIENTS, LEAVES = "STANDARD", "LEAFNODE"
 AGGREGATOR, READER = "AGGREGATOR", "READER"
+CONNECTIONS_OF_A_SITE = 16
+"""In its region: of an agent or two, of their doctors, and of what a cut link left open until it is missed."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What one user may publish, and subscribe to; by which kind of connection. ``key`` is the name of its key."""
+
+    key: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    connection: str = CLIENTS
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """Users who meet nobody else. ``lends``: subjects, and who may ask there; ``takes``: subjects, and who answers.
+
+    ``sends``: subjects, and who hears what is published there; ``hears``: subjects, and who sends there.
+    ``mapped``: subjects that stand for others.
+    ``most_connections`` bounds how many they may have open at once, 0 leaves that to the server.
+    """
+
+    name: str
+    grants: tuple[Grant, ...] = ()
+    jetstream: bool = True
+    most_connections: int = 0
+    lends: tuple[tuple[str, str], ...] = ()
+    takes: tuple[tuple[str, str], ...] = ()
+    sends: tuple[tuple[str, str], ...] = ()
+    hears: tuple[tuple[str, str], ...] = ()
+    mapped: tuple[tuple[str, str], ...] = ()
+
+    def beside(self, *others: "Account") -> "Account":
+        """Let it lend what the others take of it, take what they lend it, and so on."""
+
+        def met(mine: str, theirs: str) -> tuple[tuple[str, str], ...]:
+            found = [
+                (subject, each.name) for each in others for subject, of in getattr(each, theirs) if of == self.name
+            ]
+            return tuple(dict.fromkeys((*getattr(self, mine), *found)))
+
+        return msgspec.structs.replace(
+            self,
+            lends=met("lends", "takes"),
+            takes=met("takes", "lends"),
+            sends=met("sends", "hears"),
+            hears=met("hears", "sends"),
+        )
 
 
 def aggregator(
@@ -59,32 +108,51 @@ def reader(streams: str, domain: str, read: Iterable[str]) -> Account:
 
 def accounts_in_region(
     fleet: str, stream: str, sites: Iterable[SiteSettings], *, with_policy: bool = False
-) -> tuple[Account, ...]:
+) -> Iterator[Account]:
     """Let each site's agent publish as its site, from an account of its own into the account ``fleet``.
 
     And see in its ``stream`` the last watermark of each of its own blocks: who else publishes there as it does.
     ``with_policy`` lets it pull what its own consumer of the policy shows, and begin that again.
     """
-    asks = {
-        site.name: (
-            _own_subject(site),
-            *_own_last_watermarks(site, stream),
-            *(_policy_requests(site) if with_policy else ()),
-        )
-        for site in sites
-    }
-    return (
-        Account(name=fleet),
-        *(
-            Account(
-                name=_account(site),
-                grants=(Grant(f"{site}-agent", own, (inbox(site),)),),
-                jetstream=False,
-                most_connections=CONNECTIONS_OF_A_SITE,
-                takes=tuple((subject, fleet) for subject in own),
-            )
-            for site, own in asks.items()
-        ),
+    yield Account(name=fleet)
+    for site in sites:
+        watermarks = [watermark_subject(BlockId(site.region, site.name, block)) for block in site.blocks]
+        asked = [f"{ROOT}.{site.region}.{site.name}.>"]
+        asked += [f"{api_prefix()}.DIRECT.GET.{stream}.{subject}" for subject in watermarks]
+        if with_policy:
+            consumer = f"{STREAM}.{consumer_name(site.name)}"
+            asked += [f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("INFO", "MSG.NEXT", "RESET")]
+        yield _own_account("SITE", site.name, "agent", asked, fleet)
+
+
+def relay_below(relay: RelaySettings, fleet: str, lender: str) -> Account:
+    """Let a relay read in its region, from an account that takes its own consumers' services of ``lender``.
+
+    Its key can be stolen as a site's can: answers, and what it pulls, come to itself alone.
+    """
+    api = api_prefix()
+    asked = [f"{api}.STREAM.{action}.{fleet}" for action in ("INFO", "MSG.GET")]
+    for block in relay.blocks:
+        consumer = f"{fleet}.{relay_consumer(relay, block)}"
+        asked += [f"{api}.CONSUMER.{action}.{consumer}" for action in ("INFO", "RESET", "MSG.NEXT")]
+        asked.append(f"$JS.ACK.{consumer}.>")
+    return _own_account("RELAY", relay.name, "relay", asked, lender)
+
+
+def relay_above(relay: RelaySettings, lender: str) -> Account:
+    """Let a relay publish registrations of the region that it reads, and nothing else."""
+    asked = [f"{ROOT}.{relay.region}.*.*.{RecordType.REGISTRATION}"]
+    return _own_account("RELAY", relay.name, "relay", asked, lender)
+
+
+def _own_account(kind: str, site: str, role: str, asked: Sequence[str], lender: str) -> Account:
+    """Give an account of one user, who asks and publishes nothing but what it takes of ``lender``."""
+    return Account(
+        name=f"{kind}_{site}",
+        grants=(Grant(f"{site}-{role}", tuple(asked), (_inbox(site),)),),
+        jetstream=False,
+        most_connections=CONNECTIONS_OF_A_SITE,
+        takes=tuple((subject, lender) for subject in asked),
     )
 
 
@@ -98,14 +166,14 @@ def agent_at_site(site: SiteSettings) -> Grant:
             consumer = f"{stream}.muster-{site.name}-{block}" + (f"-{member}" if member else "")
             actions = ("INFO", "CREATE", "RESET", "MSG.NEXT")
             subjects += [*(f"{api}.CONSUMER.{action}.{consumer}" for action in actions), f"$JS.ACK.{consumer}.>"]
-    heard = [inbox(site.name)]
+    heard = [_inbox(site.name)]
     if site.members:
         log, own = f"MUSTER_PAIR_{site.name}", f"muster.pair.{site.region}.{site.name}.>"
         # Into the inbox, too: the one that leads answers the other.
         subjects += [
             *(f"{api}.STREAM.{action}.{log}" for action in ("INFO", "CREATE", "MSG.GET")),
             own,
-            inbox(site.name),
+            _inbox(site.name),
         ]
         heard.append(own)
     return Grant(f"{site.name}-agent", tuple(subjects), tuple(heard))
@@ -113,22 +181,9 @@ def agent_at_site(site: SiteSettings) -> Grant:
 
 def nodes_at_site(site: SiteSettings) -> Grant:
     """Let nodes, or what adapts them, register."""
-    return Grant(f"{site.name}-nodes", site.registration.subjects, (inbox("nodes"),))
+    return Grant(f"{site.name}-nodes", site.registration.subjects, (_inbox("nodes"),))
 
 
-def _account(site: str) -> str:
-    return f"SITE_{site}"
-
-
-def _policy_requests(site: SiteSettings) -> tuple[str, ...]:
-    consumer = f"{STREAM}.{consumer_name(site.name)}"
-    return tuple(f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("INFO", "MSG.NEXT", "RESET"))
-
-
-def _own_last_watermarks(site: SiteSettings, stream: str) -> tuple[str, ...]:
-    watermarks = [watermark_subject(BlockId(site.region, site.name, block)) for block in site.blocks]
-    return tuple(f"{api_prefix()}.DIRECT.GET.{stream}.{subject}" for subject in watermarks)
-
-
-def _own_subject(site: SiteSettings) -> str:
-    return f"{ROOT}.{site.region}.{site.name}.>"
+def _inbox(name: str) -> str:
+    """Where answers come to a user, and to nobody else."""
+    return f"_INBOX_{name}.>"

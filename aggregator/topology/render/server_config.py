@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from aggregator.topology.desired.grants import CLIENTS, Account, Grant
+from aggregator.topology.render.permissions import CLIENTS, Account, Grant
 from aggregator.topology.render.servers import Server, authority
 from aggregator.topology.settings import RenderSettings
 

@@ -6,12 +6,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aggregator.topology.desired.grants import Account, Grant
-from aggregator.topology.desired.relays import account_above, account_below
-from aggregator.topology.desired.streams import desired, region_place
+from aggregator.topology.desired import desired, region_place
 from aggregator.topology.model import DesiredStream
 from aggregator.topology.render import permissions
 from aggregator.topology.render.leaf_permissions import account_name, account_of_region, leaf_key
+from aggregator.topology.render.permissions import Account, Grant
 from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
 from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats.settings import DEFAULT_PORT
@@ -89,7 +88,7 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
             permissions.aggregator(streams, hub_domain, domains, sets_policy=with_policy),
             permissions.reader(streams, hub_domain, (topology.archive.name, topology.report.name)),
             *(account_of_region(topology, region) for region in topology.regions),
-            *(account_above(each, streams) for each in topology.relays if each.into == HUB_PLACE),
+            *(permissions.relay_above(each, streams) for each in topology.relays if each.into == HUB_PLACE),
         ),
         takes_leaves=True,
     )
@@ -103,10 +102,7 @@ def _servers(topology: TopologySettings) -> Iterator[Server]:
             domain=region.jetstream_domain,
             accounts=_met(
                 *permissions.accounts_in_region(
-                    topology.render.account,
-                    topology.fleet_of(region).name,
-                    sites,
-                    with_policy=topology.policy is not None,
+                    streams, topology.fleet_of(region).name, sites, with_policy=with_policy
                 ),
                 *_relays_in(topology, region),
             ),
@@ -138,9 +134,9 @@ def _refuse_copies_between_regions(topology: TopologySettings) -> None:
 def _relays_in(topology: TopologySettings, region: RegionSettings) -> Iterator[Account]:
     for relay in topology.relays:
         if relay.region == region.name:
-            yield account_below(relay, topology.fleet_of(region).name, topology.render.account)
+            yield permissions.relay_below(relay, topology.fleet_of(region).name, topology.render.account)
         if relay.into == region.name:
-            yield account_above(relay, topology.render.account)
+            yield permissions.relay_above(relay, topology.render.account)
 
 
 def _met(streams: Account, *others: Account) -> tuple[Account, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired.streams import is_beside_the_archive
+from aggregator.topology.desired import is_beside_the_archive
 from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, lines_by_place
 from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, taken_subjects
 from aggregator.topology.plan.differences import NEARLY_FULL
@@ -95,11 +95,11 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
                 yield findings.CONSUMER_MISSING.of(place, text)
             yield from _paused(each, found)
             continue
-        stream = found.streams.get((each.place, each.name))
-        if stream is None and (each.place, each.name, "") not in found.silent:
+        stream = found.streams.get(each.key)
+        if stream is None and (*each.key, "") not in found.silent:
             yield findings.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
         if stream is not None and stream.is_sealed:
-            yield findings.STREAM_SEALED.of(place, sealed((each.place, each.name)))
+            yield findings.STREAM_SEALED.of(place, sealed(each.key))
         if stream is not None:
             yield from _health(each, stream)
 
@@ -132,7 +132,7 @@ def _fullnesses(
 
 
 def _paused(wanted: DesiredConsumer, found: Found) -> Iterator[Finding]:
-    consumer = found.consumers.get((wanted.place, wanted.stream, wanted.name))
+    consumer = found.consumers.get(wanted.key)
     if consumer is not None and consumer.paused:
         text = (
             f"somebody has paused the consumer {wanted.name} of {wanted.stream} until {consumer.config['pause_until']}"
@@ -180,9 +180,9 @@ def _taken(source: Config) -> tuple[str, ...]:
 
 
 def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
-    key = consumer.place, consumer.stream, consumer.name
-    is_answered = key[:2] in found.streams and not {key, (*key[:2], "")} & found.silent.keys()
-    return consumer.wanted and is_answered and key not in found.consumers
+    is_silent = {consumer.key, (*consumer.stream_key, "")} & found.silent.keys()
+    is_answered = consumer.stream_key in found.streams and not is_silent
+    return consumer.wanted and is_answered and consumer.key not in found.consumers
 
 
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
-from aggregator.topology.observed.state import StreamKey
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
 

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired import hub_place
+from aggregator.topology.model import HUB, Place, StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.observed.messages import get_message, read_messages, see_message
-from aggregator.topology.observed.state import Found, FoundStream, StreamKey
+from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
 from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
@@ -96,7 +97,7 @@ async def gather(
                 lacking = await _waiting(client, (place, name), origin, row)
                 if lacking is not None:
                     waiting[row.key] = lacking
-    archive = Place(HUB, topology.hub.domain), topology.archive.name
+    archive = hub_place(topology), topology.archive.name
     client = opened[HUB]
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)

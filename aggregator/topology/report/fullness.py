@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired.streams import region_place
-from aggregator.topology.model import HUB, DesiredStream, Place
+from aggregator.topology.desired import hub_place, region_place
+from aggregator.topology.model import DesiredStream, Place
 from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.settings import TopologySettings
 from shared.instants import MINUTE, format_duration, parse_instant
@@ -27,9 +27,9 @@ class Fullness(msgspec.Struct, frozen=True):
 
 def fullnesses(topology: TopologySettings, wanted: Iterable[DesiredStream], found: Found) -> Iterator[Fullness]:
     """Tell of all streams and places that have a limit."""
-    hub = Place(HUB, topology.hub.domain)
+    hub = hub_place(topology)
     for each in wanted:
-        stream = found.streams.get((each.place, each.name))
+        stream = found.streams.get(each.key)
         limit = stream.config.get("max_bytes") or -1 if stream is not None else -1
         if stream is None or limit <= 0:
             continue
@@ -55,7 +55,7 @@ def fullnesses(topology: TopologySettings, wanted: Iterable[DesiredStream], foun
 
 def _servers(topology: TopologySettings) -> dict[Place, int]:
     regions = {region_place(each): max(1, len(each.servers)) for each in topology.regions}
-    return {Place(HUB, topology.hub.domain): max(1, len(topology.hub.servers))} | regions
+    return {hub_place(topology): max(1, len(topology.hub.servers))} | regions
 
 
 def _is_fast(stream: FoundStream) -> bool:

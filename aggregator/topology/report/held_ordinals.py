@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from nats.aio.client import Client
 
+from aggregator.topology.model import StreamKey
 from aggregator.topology.observed.messages import Stored, count_messages, get_message, read_some
-from aggregator.topology.observed.state import StreamKey
 from aggregator.topology.report.ordinals import Life, advisories_of, advisory_in
 
 _READ_AT_ONCE = 500

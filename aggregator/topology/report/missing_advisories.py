@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from nats.aio.client import Client
 
+from aggregator.topology.model import StreamKey
 from aggregator.topology.observed.messages import get_message
-from aggregator.topology.observed.state import FoundStream, StreamKey
+from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.held_ordinals import held_ordinals
 from aggregator.topology.report.ordinals import (
     Life,

@@ -7,9 +7,10 @@ is only counted; where the two do not add up, the block is looked through from t
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.topology.model import StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from aggregator.topology.observed.messages import read_messages
-from aggregator.topology.observed.state import FoundStream, StreamKey
+from aggregator.topology.observed.state import FoundStream
 from shared import wire
 from shared.identifiers import BlockId
 from shared.nats.jetstream_api import request_json

@@ -9,14 +9,13 @@ from collections.abc import Iterable
 import msgspec
 
 from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import Config, Desired, DesiredStream
+from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
 from aggregator.topology.observed.state import (
     Cluster,
     External,
     Found,
     FoundStream,
     Replication,
-    StreamKey,
     api_of,
     beyond,
     is_same_source,
@@ -140,8 +139,8 @@ def report(wanted: Iterable[Desired], found: Found) -> Report:
     """Gather both tables, streams in the order in which records pass them."""
     wanted = tuple(wanted)
     streams = [each for each in wanted if isinstance(each, DesiredStream)]
-    keys = ((each.place, each.name) for each in streams)
-    harms = [(str(key[0]), sealed(key)) for key in keys if key in found.streams and found.streams[key].is_sealed]
+    is_sealed = {key for key, stream in found.streams.items() if stream.is_sealed}
+    harms = [(str(each.place), sealed(each.key)) for each in streams if each.key in is_sealed]
     harms += [(str(each.place), f"{each.name} {harm.text}") for each, harm in found_harms(wanted, found)]
     return Report(
         tuple(_stream_row(each, found) for each in streams),
@@ -154,7 +153,7 @@ def report(wanted: Iterable[Desired], found: Found) -> Report:
 
 def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
     kind = "mirror" if wanted.config.get("mirror") else "sourced" if wanted.config.get("sources") else "origin"
-    stream = found.streams.get((wanted.place, wanted.name))
+    stream = found.streams.get(wanted.key)
     if stream is None:
         silent = silence((wanted.place, wanted.name, ""), found).removeprefix(f"{wanted.name} ")
         missing = silent or "is missing: apply creates it"
@@ -181,15 +180,15 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
 
 
 def _replication_rows(wanted: DesiredStream, found: Found) -> Iterable[ReplicationRow]:
-    stream = found.streams.get((wanted.place, wanted.name))
+    stream = found.streams.get(wanted.key)
     if stream is None:
         return
     if stream.mirror is not None:
         yield _replication_row(wanted, found, stream.mirror, "mirror", stream.state.last_seq)
     for source, config in _in_order(stream):
         kind = "durable source" if config.get("consumer") else "source"
-        key, form = (wanted.place, wanted.name), config or source.source
-        taken = found.taken(key, form) if found.is_taken_known(key, form) else None
+        form = config or source.source
+        taken = found.taken(wanted.key, form) if found.is_taken_known(wanted.key, form) else None
         yield _replication_row(wanted, found, source, kind, taken)
     yield from _missing_rows(wanted, found, stream)
 
@@ -223,7 +222,7 @@ def _replication_row(
     api = copied.external.api or wanted.place.api
     origin = origin_of(found, wanted, copied)
     last = _last(found, wanted, copied)
-    copier = found.streams[wanted.place, wanted.name]
+    copier = found.streams[wanted.key]
     silent_us = copied.active // 1000 if copied.active >= 0 else -1
     lag = copied.lag if 0 <= silent_us <= SILENT_AFTER else None
     return ReplicationRow(
@@ -240,7 +239,7 @@ def _replication_row(
         behind=None if last is None else lag if taken is None else max(0, last - taken),
         beyond=beyond(copier, origin[1] if origin is not None else None)
         if kind == "mirror"
-        else found.ahead((wanted.place, wanted.name), copied.source, origin),
+        else found.ahead(wanted.key, copied.source, origin),
         confined=is_confined(copied.source),
         takes=copied.subjects,
         error=copied.error.description if copied.error is not None else "",
@@ -260,9 +259,8 @@ def origin_of(found: Found, copier: DesiredStream, copied: Replication) -> tuple
     """Find the stream that is copied: of the same connection, or where the topology says, by the API of its reading."""
     api = copied.external.api or copier.place.api
     for origin in copier.origins:
-        key = origin.place, origin.name
-        if (origin.api, origin.name) == (api, copied.name) and key in found.streams:
-            return key, found.streams[key]
+        if (origin.api, origin.name) == (api, copied.name) and origin.key in found.streams:
+            return origin.key, found.streams[origin.key]
     for (place, name), stream in found.streams.items():
         same_api = api_prefix(place.domain) == api
         if name == copied.name and same_api and place.connection == copier.place.connection:

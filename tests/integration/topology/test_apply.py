@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from aggregator.topology.apply import apply
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Change, plan

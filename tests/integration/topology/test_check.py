@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import HUB, Place
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe

@@ -13,7 +13,7 @@ from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
 from aggregator.topology.apply import ApplyFailed, apply
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Action, Plan, plan

@@ -10,7 +10,7 @@ import nats.errors
 import nats.js.errors
 import pytest
 
-from aggregator.topology.desired.grants import CONNECTIONS_OF_A_SITE
+from aggregator.topology.render.permissions import CONNECTIONS_OF_A_SITE
 from shared.identifiers import message_id
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, request_json

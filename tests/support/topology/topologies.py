@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import HUB, Desired, DesiredStream, Place
 from aggregator.topology.observed.state import Found, FoundConsumer, FoundStream, Replication, StreamState
 from aggregator.topology.plan.changes import Change, plan

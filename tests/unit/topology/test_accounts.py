@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import DesiredStream, Place
 from aggregator.topology.observed.state import External, Replication, StreamState
 from aggregator.topology.report.graph import replication_graph

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from aggregator.cli import cli
 from aggregator.topology.confinement import confined_to
-from aggregator.topology.desired.streams import archiving_of, desired
+from aggregator.topology.desired import archiving_of, desired
 from aggregator.topology.observed.state import External, Found, Replication, StreamState
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan

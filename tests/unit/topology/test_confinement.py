@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aggregator.topology.confinement import confined_to, is_confined
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.state import AckFloor, External, Found, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan

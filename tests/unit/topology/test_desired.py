@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import DesiredConsumer, DesiredStream, Place
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from shared.settings import SettingsError

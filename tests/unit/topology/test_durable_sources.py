@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import HUB, DesiredConsumer, Place
 from aggregator.topology.observed.state import External, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import Config, DesiredStream
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan

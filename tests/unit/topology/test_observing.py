@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import HUB
 from aggregator.topology.observed import reader
 from aggregator.topology.observed.state import AckFloor, FoundConsumer, Replication, StreamState

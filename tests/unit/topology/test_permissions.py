@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.topology.desired.grants import Grant
+from aggregator.topology.render.permissions import Grant
 from aggregator.topology.render.servers import Address, NotRenderable, Server, servers
 from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError, parse_settings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.topology.confinement import confined_to
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.observed.state import ApiFailure, External, Replication, StreamState
 from aggregator.topology.plan.changes import Action, Change, Plan, plan
 from aggregator.topology.plan.differences import FieldChange

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.desired.streams import desired
+from aggregator.topology.desired import desired
 from aggregator.topology.model import HUB, DesiredStream, Place
 from aggregator.topology.observed.state import Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan

@@ -1,1 +1,0 @@
-"""What there should be, derived from ``topology.toml``. Pure."""
