@@ -11,10 +11,9 @@ from aggregator.topology.commands.streams import config_option
 from aggregator.topology.desired import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
-from aggregator.topology.report import findings
 from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import gather
-from aggregator.topology.report.findings import Finding, Severity
+from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.tables import report
 from aggregator.topology.settings import TopologySettings
 from shared.command_group import Parsed, examples, json_option
@@ -64,7 +63,7 @@ def check_command(
     if as_json:
         shown = [
             {
-                "name": each.kind.name,
+                "name": each.kind.stable_name,
                 "severity": each.severity.name,
                 "place": each.place,
                 "text": each.text,
@@ -83,7 +82,7 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], st
         topology = load_settings(config_path, TopologySettings)
     except SettingsError as error:
         # Exit code 1 would be a warning to a monitor, and nothing at all is being watched.
-        return [findings.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
+        return [Kind.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
     wanted = desired(topology)
     async with connections(topology) as opened:
         found = await observe(wanted, opened)
@@ -91,6 +90,6 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], st
         try:
             evidence = await gather(topology, found, shown, opened, DAY)
         except (ApiError, RequestFailed) as error:
-            return [findings.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
+            return [Kind.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
     judged = check(topology, wanted, found, evidence, limits)
     return judged, summary(judged, shown, evidence)

@@ -45,6 +45,23 @@ class _Answer(msgspec.Struct, frozen=True):
     message: Stored
 
 
+class _State(msgspec.Struct, frozen=True):
+    subjects: dict[str, int] | None = None
+
+
+class _Info(msgspec.Struct, frozen=True):
+    state: _State
+    ts: str
+
+
+async def count_by_subject(client: Client, stream: StreamKey, subjects: str) -> tuple[int, dict[str, int]]:
+    """Give the server's clock, and how many messages each of ``subjects`` has; raise RequestFailed, ApiError."""
+    place, name = stream
+    asked = {"subjects_filter": subjects}
+    info = await request_json(client, f"{place.api}.STREAM.INFO.{name}", asked, _Info, deadline=REQUEST_DEADLINE)
+    return parse_instant(info.ts), info.state.subjects or {}
+
+
 async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> Stored | None:
     """Give one message, asked for in MSG.GET's own words, None where there is none; raise RequestFailed, ApiError."""
     place, name = stream

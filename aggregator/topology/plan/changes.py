@@ -39,10 +39,11 @@ from aggregator.topology.plan.recreations import needs_another_stream, streams_t
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.plan.remarks import absences, remarks, silent_origins
 from aggregator.topology.plan.restored_streams import copies_to_restart, mark_of, marked, not_copied, unmarked
-from aggregator.topology.plan.update_request import created, merged_sources, request_body
 from shared.nats.jetstream_api import domain_of
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
+_STARTS = ("opt_start_seq", "opt_start_time")
+_OF_A_CONSUMER = (*_STARTS, "filter_subject", "subject_transforms")
 
 
 class Action(StrEnum):
@@ -173,7 +174,7 @@ def _remarked(change: Change, remark: str) -> Change:
 def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -> Iterator[Change]:
     current = found.streams.get(wanted.key)
     if current is None:
-        config = created(wanted.config)
+        config = _creation_request(wanted.config)
         fields = tuple(FieldChange(key, None, value) for key, value in config.items() if key != "name")
         silent = silent_origins(wanted, found)
         lacking = f"if it was copied before, {wanted.name} will lack what was taken then; better wait for it"
@@ -189,7 +190,7 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -
     if not fields:
         return
     if to_recreate:
-        config = created(wanted.config)
+        config = _creation_request(wanted.config)
         loss = f"deletes its {current.state.messages:,} messages" if current.state.messages else ""
         away = [str(origin.place) for origin in wanted.origins if origin.place in found.unreachable]
         if loss and away:
@@ -200,13 +201,56 @@ def _stream_changes(wanted: DesiredStream, found: Found, *, to_recreate: bool) -
         return
     config = current.config | managed
     if "sources" in managed:
-        config["sources"] = merged_sources(wanted, current, found)
+        config["sources"] = _merged_sources(wanted, current, found)
         if current.config.get("metadata"):
             config["metadata"] = unmarked(current.config["metadata"], config["sources"])
     lost = ", ".join(losses(fields, current))
     remark = remarks(wanted, current, found)
-    yield Change(Action.UPDATE, *wanted.key, "", fields, request_body(config), lost, remark)
+    yield Change(Action.UPDATE, *wanted.key, "", fields, _update_request(config), lost, remark)
     yield from _consumers_left(wanted, current)
+
+
+def _creation_request(config: Config) -> Config:
+    return {key: value for key, value in _update_request(config).items() if value != []}
+
+
+def _update_request(config: Config) -> Config:
+    """Leave out what is not set, in the stream and in what it copies."""
+    body = _without_nulls(config)
+    for key in ("mirror", "placement"):
+        if key in body:
+            body[key] = _without_nulls(body[key])
+    if "sources" in body:
+        body["sources"] = [_without_nulls(source) for source in body["sources"]]
+    return body
+
+
+def _without_nulls(config: Config) -> Config:
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def _merged_sources(wanted: DesiredStream, current: FoundStream, found: Found) -> list[Config]:
+    """Lay the wanted sources over the found ones, keeping what an operator added to them, and where they started.
+
+    A source that loses its consumer, or is confined, starts behind what it had taken; one that gets a consumer must not
+    say where to start.
+    """
+    merged = []
+    for before, source in source_pairs(wanted.config["sources"], sources_of(current)):
+        if source is None:
+            continue
+        old, new = dict(before or {}), dict(source)
+        if new.get("consumer"):
+            old = {name: value for name, value in old.items() if name not in _OF_A_CONSUMER}
+        elif before is not None:
+            starts = {name: start for name in _STARTS if (start := new.pop(name, None))}
+            if old.pop("consumer", None) or confines(source, before):
+                behind = found.resumes_behind(wanted.key, before)
+                old = {name: value for name, value in old.items() if name not in _STARTS}
+                old |= starts if starts and not behind else {"opt_start_seq": behind + 1}
+        external = (old.get("external") or {}) | (new.get("external") or {})
+        merged.append(old | new | ({"external": external} if external else {}))
+    return merged
 
 
 def _consumers_left(wanted: DesiredStream, current: FoundStream) -> Iterator[Change]:

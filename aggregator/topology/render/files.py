@@ -5,12 +5,12 @@ alone.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from aggregator.topology.render import server_config as names
 from aggregator.topology.render.keys import KeyKind, key_of, make_key
-from aggregator.topology.render.reload_steps import reload_step
 from aggregator.topology.render.server_config import server_config
 from aggregator.topology.render.servers import Server
 from aggregator.topology.settings import RenderSettings
@@ -18,6 +18,8 @@ from aggregator.topology.settings import RenderSettings
 KEYS = "keys"
 _AUTHORITY_KEY = "ca-key.pem"
 _SECRET, _OPEN = 0o600, 0o644
+_ACCOUNT = re.compile(r"^  (\S+) \{$")
+_KEY = re.compile(r"^      # (\S+)$")
 
 
 class SecretsMissing(Exception):
@@ -79,7 +81,7 @@ class RenderDirectory:
             before = path.read_text(encoding="utf-8") if path.exists() else ""
             text = server_config(server, wanted, files, self._public)
             self._write(path, text, _OPEN)
-            reload_steps.append(reload_step(server.name, before, text))
+            reload_steps.append(_reload_step(server.name, before, text))
         return list(filter(None, reload_steps))
 
     def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
@@ -128,3 +130,42 @@ class RenderDirectory:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         self.written.append(path)
+
+
+def _reload_step(server: str, before: str, after: str) -> str:
+    """Say in one line what a running server needs, to take up a configuration that was rendered anew; "" for nothing.
+
+    A reload makes the imports of an account that it has not known before only the second time, and leaves open leaf
+    links in the account in which they were opened (nats-server 2.15.1).
+    """
+    if before in ("", after):
+        return ""
+    were, are = _accounts(before), _accounts(after)
+    links = ((account, key) for account, keys in are.items() for key in keys if key.endswith("-leaf"))
+    moved = [key for account, key in links if key in _elsewhere(were, account)]
+    new = [account for account in are if account not in were]
+    if moved:
+        return f"{server}: restart it, {', '.join(moved)} has another account, and open links keep theirs over a reload"
+    if new:
+        return f"{server}: reload it twice, {', '.join(new)} works from the second time on"
+    return f"{server}: reload it"
+
+
+def _elsewhere(accounts: dict[str, list[str]], name: str) -> set[str]:
+    return {key for account, keys in accounts.items() if account != name for key in keys}
+
+
+def _accounts(config: str) -> dict[str, list[str]]:
+    """Read which accounts a configuration has, and the names of the keys in each."""
+    found: dict[str, list[str]] = {}
+    _, _, rest = config.partition("\naccounts {\n")
+    account = ""
+    for line in rest.splitlines():
+        if line == "}":
+            break
+        if named := _ACCOUNT.match(line):
+            account = named[1]
+            found[account] = []
+        elif key := _KEY.match(line):
+            found[account].append(key[1])
+    return found

@@ -15,9 +15,8 @@ from aggregator.topology.plan.differences import NEARLY_FULL
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
 from aggregator.topology.plan.refusals import gatherings, refusals
-from aggregator.topology.report import findings
 from aggregator.topology.report.evidence import Block, Evidence, Waiting
-from aggregator.topology.report.findings import Finding, Severity
+from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.fullness import fullnesses
 from aggregator.topology.report.tables import ReplicationRow, Report, report
 from aggregator.topology.report.text import another_past, not_copied
@@ -75,13 +74,13 @@ def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
 
 def _places(found: Found) -> Iterator[Finding]:
     for place, reason in found.unreachable.items():
-        yield findings.UNREACHABLE.of(str(place), reason)
+        yield Kind.UNREACHABLE.of(str(place), reason)
 
 
 def _silences(found: Found) -> Iterator[Finding]:
     """Tell of all that gave no answer, wanted or only copied: nobody knows how it is."""
     for key in sorted(found.silent):
-        yield findings.NO_ANSWER.of(str(key[0]), silence(key, found))
+        yield Kind.NO_ANSWER.of(str(key[0]), silence(key, found))
 
 
 def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
@@ -92,14 +91,14 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
         if isinstance(each, DesiredConsumer):
             if _is_lacking(each, found):
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
-                yield findings.CONSUMER_MISSING.of(place, text)
+                yield Kind.CONSUMER_MISSING.of(place, text)
             yield from _paused(each, found)
             continue
         stream = found.streams.get(each.key)
         if stream is None and (*each.key, "") not in found.silent:
-            yield findings.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
+            yield Kind.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
         if stream is not None and stream.is_sealed:
-            yield findings.STREAM_SEALED.of(place, sealed(each.key))
+            yield Kind.STREAM_SEALED.of(place, sealed(each.key))
         if stream is not None:
             yield from _health(each, stream)
 
@@ -109,7 +108,7 @@ def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     for stream, harm in found_harms(wanted, found):
         text = f"{stream.name} {harm.text}{': apply mends it' if harm.mended else ''}"
         severity = Severity.CRITICAL if harm.loses else Severity.WARNING
-        yield findings.PROMISE_BROKEN.of(str(stream.place), text, severity)
+        yield Kind.PROMISE_BROKEN.of(str(stream.place), text, severity)
 
 
 def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
@@ -118,7 +117,7 @@ def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
     refused = [f"{line}: until then apply changes nothing" for line in refusals(wanted, found)]
     for line in (*refused, *gatherings(wanted, found)):
         place, _, text = line.partition(": ")
-        yield findings.COPY_REFUSED.of(place, text)
+        yield Kind.COPY_REFUSED.of(place, text)
 
 
 def _fullnesses(
@@ -126,7 +125,7 @@ def _fullnesses(
 ) -> Iterator[Finding]:
     for each in fullnesses(topology, (it for it in wanted if isinstance(it, DesiredStream)), found):
         severity = limits.severity(each.share, limits.fullness)
-        yield findings.NEARLY_FULL.of(
+        yield Kind.NEARLY_FULL.of(
             str(each.place), each.text, severity if each.refuses else min(severity, Severity.WARNING)
         )
 
@@ -138,7 +137,7 @@ def _paused(wanted: DesiredConsumer, found: Found) -> Iterator[Finding]:
             f"somebody has paused the consumer {wanted.name} of {wanted.stream} until {consumer.config['pause_until']}"
         )
         resume = f"nats consumer resume {wanted.stream} {wanted.name}"
-        yield findings.CONSUMER_PAUSED.of(str(wanted.place), f"{text}, and {_lost_without(wanted)}: {resume}")
+        yield Kind.CONSUMER_PAUSED.of(str(wanted.place), f"{text}, and {_lost_without(wanted)}: {resume}")
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:
@@ -150,13 +149,13 @@ def _lost_without(consumer: DesiredConsumer) -> str:
 def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Finding]:
     place = str(wanted.place)
     if stream.cluster.name and not stream.cluster.leader:
-        yield findings.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
+        yield Kind.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
     away = [each.name for each in stream.cluster.replicas if each.offline or not each.current]
     if away:
-        yield findings.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
+        yield Kind.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
     if stream.state.lost.msgs:
         text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
-        yield findings.MESSAGES_LOST.of(place, text)
+        yield Kind.MESSAGES_LOST.of(place, text)
 
 
 def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
@@ -188,21 +187,21 @@ def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
 def _copying(row: ReplicationRow, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
     origin = f"{row.source} of {row.source_place}"
     if row.missing:
-        yield findings.COPY_MISSING.of(row.place, not_copied(row))
+        yield Kind.COPY_MISSING.of(row.place, not_copied(row))
     elif row.error:
-        yield findings.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
+        yield Kind.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
     elif row.silent_us < 0:
-        yield findings.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
+        yield Kind.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
     else:
         text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
-        yield findings.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
+        yield Kind.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
     if row.beyond:
-        yield findings.ANOTHER_PAST.of(row.place, another_past(row))
+        yield Kind.ANOTHER_PAST.of(row.place, another_past(row))
     waiting = evidence.waiting.get(row.key)
     if waiting is not None and row.behind:
         waited = f"the oldest waits for {format_duration(waiting.age)}"
         text = f"{row.stream} is {row.behind:,} messages behind {origin}, {waited}"
-        yield findings.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
+        yield Kind.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
         yield from _retention(row, origin, waiting, limits)
 
 
@@ -210,14 +209,14 @@ def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limit
     """Compare what a copy lacks with what its origin lets go of, by time or by room."""
     gone = waiting.first_sequence - (row.taken or 0) - 1
     if row.taken and gone > 0:
-        yield findings.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
+        yield Kind.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
     share = waiting.age / waiting.max_age if waiting.max_age else 0.0
     left = format_duration(max(0, waiting.max_age - waiting.age))
     text = f"{origin} lets go of what {row.stream} lacks"
-    yield findings.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
+    yield Kind.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
     if waiting.fullness > _LETS_GO:
         severity = limits.severity(waiting.share, limits.retention_share)
-        yield findings.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
+        yield Kind.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
 
 
 def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) -> Iterator[Finding]:
@@ -226,18 +225,18 @@ def _watermarks(topology: TopologySettings, evidence: Evidence, limits: Limits) 
     spoken = {(block.region, block.site) for block in evidence.blocks}
     if evidence.archive_read:
         for region, site in sorted(named - spoken):
-            yield findings.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
+            yield Kind.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
     regions_with_names = {region for region, _ in named}
     for block in evidence.blocks:
         if block.region in regions_with_names and (block.region, block.site) not in named:
             continue
         late = evidence.now - block.observed_through
         text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
-        yield findings.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
+        yield Kind.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
         waits = evidence.now - block.policy_waits_since if block.policy_waits_since else 0
         if waits > limits.watermark[0]:
             text = f"{block.name} has not taken what the hub's policy said {format_duration(waits)} ago"
-            yield findings.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
+            yield Kind.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
 
 
 def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Finding]:
@@ -248,7 +247,7 @@ def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Findin
             lacks = f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)})"
             helps = f"; apply --again {block.region} takes once more what is still in FLEET"
             text = f"{lacks}: its time is unknown from there on{helps if block.region in taken_again else ''}"
-            yield findings.ADVISORIES_MISSING.of(block.region, text)
+            yield Kind.ADVISORIES_MISSING.of(block.region, text)
 
 
 def _rivals(evidence: Evidence) -> Iterator[Finding]:
@@ -259,17 +258,17 @@ def _rivals(evidence: Evidence) -> Iterator[Finding]:
                     f"two advisories of {block.name} have the ordinal {block.twice:,}, so that nothing is known of it"
                 )
                 helps = "an older copy of the agent's store was put back; begin its store anew"
-                yield findings.PUT_BACK.of(block.region, f"{what}: {helps}")
+                yield Kind.PUT_BACK.of(block.region, f"{what}: {helps}")
             continue
         one, other, is_copy = block.rivals
         if is_copy:
             what = f"count the advisories of {block.name}, incarnation {one.incarnation}, in two ways"
             helps = "an older copy of the agent's store was put back; begin its store anew"
-            kind = findings.PUT_BACK
+            kind = Kind.PUT_BACK
         else:
             what = f"both speak for {block.name}, and are no pair"
             helps = "end one of them, make them a pair, or give each site a name of its own"
-            kind = findings.CONTESTED
+            kind = Kind.CONTESTED
         yield kind.of(block.region, f"{one} and {other} {what}, so that nothing is known of it: {helps}")
 
 

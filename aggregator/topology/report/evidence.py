@@ -11,8 +11,8 @@ from nats.aio.client import Client
 
 from aggregator.topology.desired import hub_place
 from aggregator.topology.model import HUB, Place, StreamKey
-from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
-from aggregator.topology.observed.messages import get_message, read_messages, see_message
+from aggregator.topology.observed.connections import Connections
+from aggregator.topology.observed.messages import count_by_subject, get_message, read_messages, see_message
 from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
 from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
@@ -21,7 +21,6 @@ from aggregator.topology.settings import TopologySettings
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant
-from shared.nats.jetstream_api import request_json
 from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
 from shared.subjects import parse_subject
 
@@ -73,15 +72,6 @@ class Evidence(msgspec.Struct, frozen=True):
     archive_read: bool = False
 
 
-class _State(msgspec.Struct, frozen=True):
-    subjects: dict[str, int] | None = None
-
-
-class _Info(msgspec.Struct, frozen=True):
-    state: _State
-    ts: str
-
-
 async def gather(
     topology: TopologySettings, found: Found, shown: Report, opened: Connections, recently: int
 ) -> Evidence:
@@ -129,15 +119,13 @@ def _policy_waits_since(said: Iterable[ScopedRevision], block: BlockId, watermar
 
 async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict[BlockId, wire.Watermark]]:
     """Give the hub's clock, and the last watermark of each block that ever spoke; raise RequestFailed, ApiError."""
-    place, stream = archive
-    asked = {"subjects_filter": EVERY_WATERMARK}
-    info = await request_json(client, f"{place.api}.STREAM.INFO.{stream}", asked, _Info, deadline=REQUEST_DEADLINE)
+    now, subjects = await count_by_subject(client, archive, EVERY_WATERMARK)
     words = {}
-    for subject in info.state.subjects or {}:
+    for subject in subjects:
         watermark = await _watermark(client, archive, subject)
         if watermark is not None:
             words[watermark[0]] = watermark[1]
-    return parse_instant(info.ts), words
+    return now, words
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:

@@ -3,7 +3,7 @@
 docs/reference/hub_conditions.md is written from it (``make docs``). Names are stable: monitors may rely on them.
 """
 
-from enum import IntEnum
+from enum import Enum, IntEnum, unique
 
 import msgspec
 
@@ -16,13 +16,152 @@ class Severity(IntEnum):
     CRITICAL = 2
 
 
-class Kind(msgspec.Struct, frozen=True):
-    """One kind of finding: its stable name, how bad it can be, what it means in one sentence, and what helps."""
+_W, _C = (Severity.WARNING,), (Severity.CRITICAL,)
+_GRADED = (Severity.WARNING, Severity.CRITICAL)
 
-    name: str
-    severities: tuple[Severity, ...]
-    meaning: str
-    remedy: str
+
+@unique
+class Kind(Enum):
+    """One kind of finding: how bad it can be, what it means in one sentence, and what helps."""
+
+    SETTINGS_WRONG = (
+        _C,
+        "The file of the topology cannot be read or contradicts itself, so nothing is being watched.",
+        "mend what the line names in topology.toml",
+    )
+    UNREACHABLE = (
+        _C,
+        "The hub, or the JetStream domain of a region, does not answer.",
+        "start its servers, or mend the link between them and the hub; what regions store meanwhile comes later",
+    )
+    NO_ANSWER = (
+        _C,
+        "A stream or a consumer of a place that answers gives no answer itself.",
+        "wait until its cluster has a leader for it; where that lasts, start the servers that hold it",
+    )
+    HUB_UNREADABLE = (
+        _C,
+        "A server answered, and failed when it was asked what its streams hold.",
+        "look at that server's log; where something is not permitted, give the aggregator's user what render gives it",
+    )
+    STREAM_MISSING = (_C, "A stream of the topology is not there.", "muster-aggregator apply")
+    STREAM_SEALED = (
+        _C,
+        "Somebody sealed a stream: it takes nothing any more, and no server takes that back.",
+        "move what it holds to a stream of another name, or delete it, and let apply make it again",
+    )
+    CONSUMER_MISSING = (
+        _C,
+        "A consumer is not there through which a copy, a site or a relay takes what is stored.",
+        "muster-aggregator apply",
+    )
+    CONSUMER_PAUSED = (
+        _C,
+        "Somebody has paused a consumer through which a copy, a site or a relay takes what is stored.",
+        "at its place: nats consumer resume STREAM CONSUMER",
+    )
+    NO_LEADER = (
+        _C,
+        "The servers that hold a stream have no leader, so it takes no messages.",
+        "start the servers that are away, until more than half of them are there",
+    )
+    REPLICAS_AWAY = (
+        _W,
+        "Servers that hold a stream are away, or behind its leader.",
+        "start the servers that are named; one that is behind catches up by itself",
+    )
+    MESSAGES_LOST = (
+        _C,
+        "A server misses messages in its own store of a stream: a disk failed, or files were removed.",
+        (
+            "mend the disk, and restore the stream from a replica or a backup; apply --again takes once more what FLEET"
+            " holds"
+        ),
+    )
+    PROMISE_BROKEN = (
+        _GRADED,
+        "Somebody set something on one of our streams by which records are lost, hidden or forged, or soon may be.",
+        "muster-aggregator apply, where the line says so; else take it back by hand",
+    )
+    COPY_REFUSED = (
+        _W,
+        "Somebody made a copy that apply would not make.",
+        "remove it, or change topology.toml so that it is not needed",
+    )
+    COPY_MISSING = (_C, "A stream does not copy what it should.", "muster-aggregator apply")
+    COPY_FAILING = (
+        _C,
+        "The server says why a stream cannot copy another.",
+        "mend what the server names; muster-aggregator report shows API, source and error",
+    )
+    ORIGIN_SILENT = (
+        _GRADED,
+        "A copy has not heard from its origin for longer than --silent says.",
+        "see that the origin's servers run and that the link to them is up",
+    )
+    ANOTHER_PAST = (
+        _C,
+        "A copy has taken more than its origin holds: that was made anew, or restored from an older copy.",
+        "what the line says: apply, or apply --force",
+    )
+    COPY_BEHIND = (
+        _GRADED,
+        "What a copy lacks has waited for longer than --behind says.",
+        "wait where it becomes less; else look at the link's bandwidth and at the hub's disk",
+    )
+    NEARLY_FULL = (
+        _GRADED,
+        (
+            "A stream or a place has nearly taken the room that it has, and soon refuses what is new or lets go of the"
+            " oldest."
+        ),
+        "what the line says: see who fills it, raise max_bytes or max_store, or shorten max_age",
+    )
+    RETENTION_NEAR = (
+        _GRADED,
+        "An origin will soon let go of what its copy lacks, or has begun to.",
+        "mend the copying before that, or raise max_age and the limits of the origin in topology.toml, and apply",
+    )
+    SITE_UNHEARD = (
+        _C,
+        "No watermark of a site that topology.toml names has ever come.",
+        "start its agent, and see muster-agent doctor there; where it is closed, take it out of topology.toml",
+    )
+    WATERMARK_LATE = (
+        _GRADED,
+        "The last watermark of a block vouches for a time that is longer ago than --watermark says.",
+        "look at muster-agent status at the site; where that is well, at the link to its region",
+    )
+    POLICY_WAITS = (
+        _W,
+        "A block has not taken what the hub's policy says.",
+        "muster-aggregator policy show says which revision; see that its agent runs and reaches its region",
+    )
+    ADVISORIES_MISSING = (
+        _C,
+        "A watermark counts advisories that the archive lacks: the block's time is unknown from there on.",
+        "muster-aggregator apply --again REGION; where FLEET does not have them any more, begin the agent's store anew",
+    )
+    CONTESTED = (
+        _C,
+        "Two agents that know nothing of each other speak for one block: nobody knows which of them is right.",
+        (
+            "end one of them, make them a pair ([pair]), or give each site a name of its own; known time then begins by"
+            " itself"
+        ),
+    )
+    PUT_BACK = (
+        _C,
+        "Two runs of an agent count the same advisories in two ways: an older copy of its store was put back.",
+        "begin the agent's store anew: move agent.db, -wal and -shm away, leave agent.db.marker, and start it",
+    )
+
+    def __init__(self, severities: tuple[Severity, ...], meaning: str, remedy: str) -> None:
+        self.severities, self.meaning, self.remedy = severities, meaning, remedy
+
+    @property
+    def stable_name(self) -> str:
+        return self.name.lower()
 
     def of(self, place: str, text: str, severity: Severity | None = None) -> "Finding":
         """Say that it holds of a place; ``severity`` where the kind has more than one."""
@@ -36,186 +175,3 @@ class Finding(msgspec.Struct, frozen=True):
     severity: Severity
     place: str
     text: str
-
-
-_W, _C = (Severity.WARNING,), (Severity.CRITICAL,)
-_GRADED = (Severity.WARNING, Severity.CRITICAL)
-
-SETTINGS_WRONG = Kind(
-    "settings_wrong",
-    _C,
-    "The file of the topology cannot be read or contradicts itself, so nothing is being watched.",
-    "mend what the line names in topology.toml",
-)
-HUB_UNREADABLE = Kind(
-    "hub_unreadable",
-    _C,
-    "A server answered, and failed when it was asked what its streams hold.",
-    "look at that server's log; where something is not permitted, give the aggregator's user what render gives it",
-)
-UNREACHABLE = Kind(
-    "unreachable",
-    _C,
-    "The hub, or the JetStream domain of a region, does not answer.",
-    "start its servers, or mend the link between them and the hub; what regions store meanwhile comes later",
-)
-NO_ANSWER = Kind(
-    "no_answer",
-    _C,
-    "A stream or a consumer of a place that answers gives no answer itself.",
-    "wait until its cluster has a leader for it; where that lasts, start the servers that hold it",
-)
-STREAM_MISSING = Kind("stream_missing", _C, "A stream of the topology is not there.", "muster-aggregator apply")
-STREAM_SEALED = Kind(
-    "stream_sealed",
-    _C,
-    "Somebody sealed a stream: it takes nothing any more, and no server takes that back.",
-    "move what it holds to a stream of another name, or delete it, and let apply make it again",
-)
-CONSUMER_MISSING = Kind(
-    "consumer_missing",
-    _C,
-    "A consumer is not there through which a copy, a site or a relay takes what is stored.",
-    "muster-aggregator apply",
-)
-CONSUMER_PAUSED = Kind(
-    "consumer_paused",
-    _C,
-    "Somebody has paused a consumer through which a copy, a site or a relay takes what is stored.",
-    "at its place: nats consumer resume STREAM CONSUMER",
-)
-NO_LEADER = Kind(
-    "no_leader",
-    _C,
-    "The servers that hold a stream have no leader, so it takes no messages.",
-    "start the servers that are away, until more than half of them are there",
-)
-REPLICAS_AWAY = Kind(
-    "replicas_away",
-    _W,
-    "Servers that hold a stream are away, or behind its leader.",
-    "start the servers that are named; one that is behind catches up by itself",
-)
-MESSAGES_LOST = Kind(
-    "messages_lost",
-    _C,
-    "A server misses messages in its own store of a stream: a disk failed, or files were removed.",
-    "mend the disk, and restore the stream from a replica or a backup; apply --again takes once more what FLEET holds",
-)
-PROMISE_BROKEN = Kind(
-    "promise_broken",
-    _GRADED,
-    "Somebody set something on one of our streams by which records are lost, hidden or forged, or soon may be.",
-    "muster-aggregator apply, where the line says so; else take it back by hand",
-)
-COPY_REFUSED = Kind(
-    "copy_refused",
-    _W,
-    "Somebody made a copy that apply would not make.",
-    "remove it, or change topology.toml so that it is not needed",
-)
-COPY_MISSING = Kind("copy_missing", _C, "A stream does not copy what it should.", "muster-aggregator apply")
-COPY_FAILING = Kind(
-    "copy_failing",
-    _C,
-    "The server says why a stream cannot copy another.",
-    "mend what the server names; muster-aggregator report shows API, source and error",
-)
-ORIGIN_SILENT = Kind(
-    "origin_silent",
-    _GRADED,
-    "A copy has not heard from its origin for longer than --silent says.",
-    "see that the origin's servers run and that the link to them is up",
-)
-ANOTHER_PAST = Kind(
-    "another_past",
-    _C,
-    "A copy has taken more than its origin holds: that was made anew, or restored from an older copy.",
-    "what the line says: apply, or apply --force",
-)
-COPY_BEHIND = Kind(
-    "copy_behind",
-    _GRADED,
-    "What a copy lacks has waited for longer than --behind says.",
-    "wait where it becomes less; else look at the link's bandwidth and at the hub's disk",
-)
-NEARLY_FULL = Kind(
-    "nearly_full",
-    _GRADED,
-    "A stream or a place has nearly taken the room that it has, and soon refuses what is new or lets go of the oldest.",
-    "what the line says: see who fills it, raise max_bytes or max_store, or shorten max_age",
-)
-RETENTION_NEAR = Kind(
-    "retention_near",
-    _GRADED,
-    "An origin will soon let go of what its copy lacks, or has begun to.",
-    "mend the copying before that, or raise max_age and the limits of the origin in topology.toml, and apply",
-)
-SITE_UNHEARD = Kind(
-    "site_unheard",
-    _C,
-    "No watermark of a site that topology.toml names has ever come.",
-    "start its agent, and see muster-agent doctor there; where it is closed, take it out of topology.toml",
-)
-WATERMARK_LATE = Kind(
-    "watermark_late",
-    _GRADED,
-    "The last watermark of a block vouches for a time that is longer ago than --watermark says.",
-    "look at muster-agent status at the site; where that is well, at the link to its region",
-)
-POLICY_WAITS = Kind(
-    "policy_waits",
-    _W,
-    "A block has not taken what the hub's policy says.",
-    "muster-aggregator policy show says which revision; see that its agent runs and reaches its region",
-)
-ADVISORIES_MISSING = Kind(
-    "advisories_missing",
-    _C,
-    "A watermark counts advisories that the archive lacks: the block's time is unknown from there on.",
-    "muster-aggregator apply --again REGION; where FLEET does not have them any more, begin the agent's store anew",
-)
-CONTESTED = Kind(
-    "contested",
-    _C,
-    "Two agents that know nothing of each other speak for one block: nobody knows which of them is right.",
-    "end one of them, make them a pair ([pair]), or give each site a name of its own; known time then begins by itself",
-)
-PUT_BACK = Kind(
-    "put_back",
-    _C,
-    "Two runs of an agent count the same advisories in two ways: an older copy of its store was put back.",
-    "begin the agent's store anew: move agent.db, -wal and -shm away, leave agent.db.marker, and start it",
-)
-
-CATALOGUE = {
-    kind.name: kind
-    for kind in (
-        SETTINGS_WRONG,
-        UNREACHABLE,
-        NO_ANSWER,
-        HUB_UNREADABLE,
-        STREAM_MISSING,
-        STREAM_SEALED,
-        CONSUMER_MISSING,
-        CONSUMER_PAUSED,
-        NO_LEADER,
-        REPLICAS_AWAY,
-        MESSAGES_LOST,
-        PROMISE_BROKEN,
-        COPY_REFUSED,
-        COPY_MISSING,
-        COPY_FAILING,
-        ORIGIN_SILENT,
-        ANOTHER_PAST,
-        COPY_BEHIND,
-        NEARLY_FULL,
-        RETENTION_NEAR,
-        SITE_UNHEARD,
-        WATERMARK_LATE,
-        POLICY_WAITS,
-        ADVISORIES_MISSING,
-        CONTESTED,
-        PUT_BACK,
-    )
-}

@@ -12,9 +12,7 @@ from nats.aio.client import Client
 from aggregator.topology.model import HUB, Place
 from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.evidence import last_watermarks
-from aggregator.topology.report.held_ordinals import held_ordinals
-from aggregator.topology.report.missing_advisories import ordinal_faults
-from aggregator.topology.report.ordinals import Ranges
+from aggregator.topology.report.missing_advisories import Ranges, held_ordinals, ordinal_faults
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND

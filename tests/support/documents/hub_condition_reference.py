@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from aggregator.topology.report.findings import CATALOGUE, Kind
+from aggregator.topology.report.findings import Kind
 
 _INTRODUCTION = """\
 # What `check` finds
@@ -21,12 +21,12 @@ def hub_condition_reference() -> str:
 
 def _lines() -> Iterator[str]:
     yield _INTRODUCTION
-    for kind in CATALOGUE.values():
+    for kind in Kind:
         yield from _section(kind)
 
 
 def _section(kind: Kind) -> Iterator[str]:
     severities = " or ".join(severity.name.lower() for severity in kind.severities)
-    yield f"## `{kind.name}`\n"
+    yield f"## `{kind.stable_name}`\n"
     yield f"{kind.meaning} ({severities})\n"
     yield f"*What to do:* {kind.remedy}.\n"

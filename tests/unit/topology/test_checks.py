@@ -18,7 +18,7 @@ from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import Block, Evidence, Waiting
 from aggregator.topology.report.findings import Severity
 from aggregator.topology.report.graph import replication_graph
-from aggregator.topology.report.ordinals import looks_whole, missing_of_all, missing_ranges
+from aggregator.topology.report.missing_advisories import looks_whole, missing_of_all, missing_ranges
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from shared.instants import DAY, HOUR, MINUTE, SECOND
