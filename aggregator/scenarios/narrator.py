@@ -52,11 +52,6 @@ class Narrator:
         """Give the columns that a table may have."""
         return self._width - len(_INDENT)
 
-    @property
-    def holds(self) -> bool:
-        """Tell whether every step so far came as claimed."""
-        return all(step.holds for step in self.steps)
-
     def introduce(self, *lines: str) -> None:
         """Say what is played."""
         for line in lines:

@@ -4,7 +4,7 @@ Source: "Data Replication" of the NATS documentation.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from aggregator.topology.report.graph import replication_graph
-from aggregator.topology.report.tables import SILENT_AFTER, Report
+from aggregator.topology.report.tables import SILENT_AFTER
 from aggregator.topology.report.text import format_report
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import SECOND, format_duration
@@ -105,7 +105,7 @@ async def _set_up(jetstream: JetStream, topology: Topology, narrator: Narrator) 
     )
     await narrator.comes(
         f"each copy has heard from its origin within {format_duration(SILENT_AFTER)}, before any message",
-        _active(topology),
+        partial(_active, topology),
         dict.fromkeys(_COPIES, True),
         note='active "never", until there is a message. Today idle heartbeats count',
     )
@@ -123,20 +123,16 @@ async def _replicate(jetstream: JetStream, topology: Topology, narrator: Narrato
     await narrator.comes(
         "they are replicated", counts, {"ORDERS": COUNT, "RETURNS": COUNT, "ARCHIVE": 2 * COUNT, "REPORT": 2 * COUNT}
     )
-
-    async def behind() -> dict[str, Any]:
-        return _copies(await topology.report())
-
     await narrator.comes(
         "the replication report: kind, API, lag, behind, error",
-        behind,
+        partial(_copies, topology),
         {
             "ARCHIVE of ORDERS": ("durable source", "$JS.API", 0, 0, ""),
             "ARCHIVE of RETURNS": ("durable source", "$JS.API", 0, 0, ""),
             "REPORT of ARCHIVE": ("mirror", "$JS.API", 0, 0, ""),
         },
     )
-    await narrator.comes("and all are active", _active(topology), dict.fromkeys(_COPIES, True))
+    await narrator.comes("and all are active", partial(_active, topology), dict.fromkeys(_COPIES, True))
     archived = await jetstream.messages("ARCHIVE")
     for name in ("ORDERS", "RETURNS"):
         origin = [message["data"] for message in await jetstream.messages(name)]
@@ -215,20 +211,15 @@ async def _lose_a_server(cluster: EmbeddedCluster, jetstream: JetStream, narrato
     await cluster.start(lost)
 
 
-def _active(topology: Topology) -> Callable[[], Awaitable[dict[str, bool]]]:
-    async def ask() -> dict[str, bool]:
-        rows = (await topology.report()).replication
-        return {f"{row.stream} of {row.source}": 0 <= row.silent_us <= SILENT_AFTER for row in rows}
-
-    return ask
+async def _active(topology: Topology) -> dict[str, bool]:
+    rows = (await topology.report()).replication
+    return {f"{row.stream} of {row.source}": 0 <= row.silent_us <= SILENT_AFTER for row in rows}
 
 
 def _kept_for(config: dict[str, Any]) -> str:
     return format_duration(config["max_age"] * SECOND // 10**9) if config["max_age"] else "ever"
 
 
-def _copies(report: Report) -> dict[str, Any]:
-    return {
-        f"{row.stream} of {row.source}": (row.kind, row.api, row.lag, row.behind, row.error)
-        for row in report.replication
-    }
+async def _copies(topology: Topology) -> dict[str, Any]:
+    rows = (await topology.report()).replication
+    return {f"{row.stream} of {row.source}": (row.kind, row.api, row.lag, row.behind, row.error) for row in rows}

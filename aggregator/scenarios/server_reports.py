@@ -19,8 +19,6 @@ GATHER_DEADLINE = 30.0
 GATHER_BRIEFLY = 1.0
 """Seconds, where some may be still on their way: rather ask again."""
 
-T = TypeVar("T", bound=msgspec.Struct)
-
 
 class Server(msgspec.Struct, frozen=True):
     """Who answers; ``time`` is its clock."""
@@ -108,6 +106,13 @@ class JetStreamAnswer(msgspec.Struct, frozen=True):
     server: Server
     data: JetStreamState
 
+    @property
+    def leads(self) -> bool:
+        return self.data.meta_cluster.leader == self.server.name
+
+
+T = TypeVar("T", ServerState, JetStreamAnswer)
+
 
 class Member(msgspec.Struct, frozen=True):
     """A line of the meta group's report."""
@@ -143,7 +148,7 @@ def meta_group(states: list[JetStreamAnswer]) -> list[Member]:
     """List the members of the meta group, as its leader sees them; none while there is no leader."""
     for each in states:
         meta = each.data.meta_cluster
-        if _leads(each):
+        if each.leads:
             leader = Member(meta.leader, meta.peer, leads=True)
             return sorted([leader, *map(_follower, meta.replicas)], key=lambda member: member.name)
     return []
@@ -181,22 +186,13 @@ async def _gather(client: Client, what: str, model: type[T], count: int, deadlin
         async with asyncio.timeout(deadline):
             while len(answers) < count:
                 message = await subscription.next_msg(timeout=deadline)
-                name = msgspec.json.decode(message.data, type=_Named).server.name
-                took = round((time.monotonic() - asked_at) * SECOND)
-                answers[name] = msgspec.json.decode(message.data, type=model), took
+                answer = msgspec.json.decode(message.data, type=model)
+                answers[answer.server.name] = answer, round((time.monotonic() - asked_at) * SECOND)
     except TimeoutError:
         pass
     finally:
         await subscription.unsubscribe()
     return [answers[name] for name in sorted(answers)]
-
-
-class _Named(msgspec.Struct, frozen=True):
-    server: Server
-
-
-def _leads(answer: JetStreamAnswer) -> bool:
-    return answer.data.meta_cluster.leader == answer.server.name
 
 
 def _uptime(state: ServerState) -> str:
@@ -224,9 +220,7 @@ _CLUSTER_COLUMNS: tuple[Column[ClusterSize], ...] = (
     Column("connections", lambda each: f"{each.connections:,}", right=True),
 )
 _JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
-    Column(
-        "server", lambda each: each.server.name + ("*" if each.data.meta_cluster.leader == each.server.name else "")
-    ),
+    Column("server", lambda each: each.server.name + "*" * each.leads),
     Column("cluster", lambda each: each.server.cluster),
     Column("streams", lambda each: f"{each.data.streams:,}", right=True),
     Column("consumers", lambda each: f"{each.data.consumers:,}", right=True),

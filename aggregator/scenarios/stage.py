@@ -3,7 +3,7 @@
 import asyncio
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,9 @@ class Topology:
         async with connections(topology) as opened:
             return report(wanted, await observe(wanted, opened))
 
+    async def all_copies_hear(self) -> bool:
+        return all(row.healthy for row in (await self.report()).replication)
+
 
 @asynccontextmanager
 async def connected(*urls: str, auth: AuthSettings | None = None) -> AsyncIterator["JetStream"]:
@@ -128,6 +131,12 @@ async def insist(client: Client, subject: str, body: Mapping[str, Any]) -> dict[
             if time.monotonic() > ends_at:
                 raise
             await asyncio.sleep(_PAUSE)
+
+
+def explicit_consumer(stream: str, name: str, **more: object) -> tuple[str, dict[str, Any]]:
+    """Give the request, below an API's prefix, for a durable consumer whose messages are acknowledged one by one."""
+    config = {"durable_name": name, "ack_policy": "explicit", **more}
+    return f"CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": config}
 
 
 def nats_command(url: str, *command: str) -> str:
@@ -176,13 +185,9 @@ class JetStream:
         """Tell whether a stream holds a message."""
         return await self.answer(f"STREAM.MSG.GET.{stream}", {"seq": sequence}) == ACCEPTED
 
-    def is_now(self, stream: str, messages: list[dict[str, Any]]) -> Callable[[], Awaitable[bool]]:
-        """Give a question: whether a stream holds just these messages."""
-
-        async def holds() -> bool:
-            return await self.messages(stream) == messages
-
-        return holds
+    async def is_now(self, stream: str, messages: list[dict[str, Any]]) -> bool:
+        """Tell whether a stream holds just these messages."""
+        return await self.messages(stream) == messages
 
     async def bodies(self, stream: str) -> list[str]:
         """Give the bodies of all messages of a stream, in its order."""
@@ -190,11 +195,9 @@ class JetStream:
 
     async def last_body(self, stream: str, subject: str) -> str:
         """Give the body of a subject's last message in a stream, "" where it has none."""
-        api = f"$JS.API.STREAM.MSG.GET.{stream}"
+        api, asked = f"$JS.API.STREAM.MSG.GET.{stream}", {"last_by_subj": subject}
         try:
-            answer = await request_json(
-                self.client, api, {"last_by_subj": subject}, dict[str, Any], deadline=_STORE_DEADLINE
-            )
+            answer = await request_json(self.client, api, asked, dict[str, Any], deadline=_STORE_DEADLINE)
         except ApiError as error:
             if error.err_code != NO_SUCH_MESSAGE:
                 raise

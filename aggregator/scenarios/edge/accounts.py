@@ -1,6 +1,7 @@
 """Streams across accounts: mirrored, read through a durable consumer, and gathered through an account in between."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import nats.errors
 import nats.js.errors
@@ -11,8 +12,8 @@ from aggregator.scenarios.edge.domains import COUNT, Counts, counts_in, publish,
 from aggregator.scenarios.edge.network import HUB, SPOKES
 from aggregator.scenarios.edge.scene import Scene
 from aggregator.scenarios.edge.tokens import Account
-from aggregator.scenarios.stage import JetStream, insist
-from aggregator.topology.report.graph import replication_graph
+from aggregator.scenarios.stage import JetStream, explicit_consumer, insist
+from aggregator.topology.report.graph import HEAD, quoted, replication_graph
 from aggregator.topology.report.tables import Report
 from aggregator.topology.report.text import format_report
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
@@ -86,9 +87,8 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
     importer.take_service(test, _ACKS)
     await scene.push("servers that took them again", test, importer)
     async with scene.connected(test) as as_test:
-        config = {"durable_name": "DUR", "ack_policy": "explicit", "deliver_policy": "all"}
-        await as_test.insist("CONSUMER.CREATE.aggregate.DUR", {"stream_name": "aggregate", "config": config})
-        await narrator.comes("the first of them", _first(as_importer), FIRST)
+        await as_test.insist(*explicit_consumer("aggregate", "DUR", deliver_policy="all"))
+        await narrator.comes("the first of them", partial(_first, as_importer), FIRST)
         read = [1]
 
         async def fetched() -> int:
@@ -109,24 +109,18 @@ async def _consume(scene: Scene, importer: Account, as_importer: JetStream) -> N
     )
 
 
-def _first(jetstream: JetStream) -> Callable[[], Awaitable[dict[str, str | int]]]:
-    async def ask() -> dict[str, str | int]:
-        messages = await _fetched(jetstream, 1)
+async def _first(jetstream: JetStream) -> dict[str, str | int]:
+    for message in await _fetched(jetstream, 1):
         return {
-            key: value
-            for message in messages
-            for key, value in (
-                ("subject", message.subject),
-                ("body", message.data.decode()),
-                ("taken from", (message.headers or {}).get("Nats-Stream-Source", "").partition(":")[0]),
-                ("tries", message.metadata.num_delivered),
-                ("sequence of the consumer", message.metadata.sequence.consumer),
-                ("sequence of the stream", message.metadata.sequence.stream),
-                ("pending", message.metadata.num_pending),
-            )
+            "subject": message.subject,
+            "body": message.data.decode(),
+            "taken from": (message.headers or {}).get("Nats-Stream-Source", "").partition(":")[0],
+            "tries": message.metadata.num_delivered,
+            "sequence of the consumer": message.metadata.sequence.consumer,
+            "sequence of the stream": message.metadata.sequence.stream,
+            "pending": message.metadata.num_pending,
         }
-
-    return ask
+    return {}
 
 
 async def _through(scene: Scene) -> None:
@@ -178,7 +172,7 @@ async def _isolated(scene: Scene, leaf: Account, as_hub: JetStream) -> None:
     await topology.apply(everything)
 
     async def held() -> Counts:
-        return {name: count for name, count in (await counts_in(topology)()).items() if "ACC" in name}
+        return {name: count for name, count in (await counts_in(topology)).items() if "ACC" in name}
 
     for spoke in SPOKES:
         async with scene.connected(leaf, spoke) as as_leaf:
@@ -244,27 +238,21 @@ async def _answers(jetstream: JetStream, subject: str) -> bool:
 def account_graph(accounts: Sequence[Account], hub: str, spokes: Iterable[str], joined: Iterable[str]) -> str:
     """Draw for GraphViz who takes what of whom, and which leaf nodes each spoke joins."""
     names = {account.key.public: account.name for account in accounts}
-    lines = [
-        "digraph accounts {",
-        "  rankdir=LR;",
-        "  nodesep=0.6;",
-        '  node [fontname="sans-serif"];',
-        '  edge [fontsize="10"];',
-    ]
-    lines += [f"  {_quoted(account.name)} [shape=box, label={_label(account)}];" for account in accounts]
+    lines = ["digraph accounts {", *HEAD]
+    lines += [f"  {quoted(account.name)} [shape=box, label={_label(account)}];" for account in accounts]
     for account in accounts:
         for lender in dict.fromkeys(each["account"] for each in account.imports):
             taken = list(_taken(account, lender))
-            lines.append(f"  {_quoted(names[lender])} -> {_quoted(account.name)} [label={_quoted(*taken)}];")
-    lines += [f"  {_quoted(place)} [shape=ellipse];" for place in (hub, *spokes)]
-    links = _quoted("leaf nodes join", *joined)
-    lines += [f"  {_quoted(spoke)} -> {_quoted(hub)} [dir=both, style=dashed, label={links}];" for spoke in spokes]
+            lines.append(f"  {quoted(names[lender])} -> {quoted(account.name)} [label={quoted(*taken)}];")
+    lines += [f"  {quoted(place)} [shape=ellipse];" for place in (hub, *spokes)]
+    links = quoted("leaf nodes join", *joined)
+    lines += [f"  {quoted(spoke)} -> {quoted(hub)} [dir=both, style=dashed, label={links}];" for spoke in spokes]
     return "\n".join([*lines, "}", ""])
 
 
 def _label(account: Account) -> str:
     lent = [f"{each['type']} {each['subject']}" for each in account.exports]
-    return _quoted(account.name, "JetStream" if account.has_jetstream else "no JetStream", *lent)
+    return quoted(account.name, "JetStream" if account.has_jetstream else "no JetStream", *lent)
 
 
 def _taken(account: Account, lender: str) -> Iterator[str]:
@@ -272,8 +260,3 @@ def _taken(account: Account, lender: str) -> Iterator[str]:
         if each["account"] == lender:
             own = each.get("local_subject", "")
             yield f"{each['type']} {each['subject']}" + (f" as {own}" if own else "")
-
-
-def _quoted(*lines: str) -> str:
-    """Quote as GraphViz does; lines are joined by its own line break."""
-    return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
@@ -11,7 +11,6 @@ from aggregator.scenarios.edge.network import HUB, SPOKES
 from aggregator.scenarios.edge.scene import Scene
 from aggregator.scenarios.narrator import DEADLINE
 from aggregator.scenarios.stage import JetStream, Topology
-from aggregator.topology.report.tables import Report
 from aggregator.topology.report.text import format_report
 from shared.nats.jetstream_api import RequestFailed, api_prefix, request_json
 
@@ -22,18 +21,9 @@ _PURGE_DEADLINE = 20.0
 CNC_COUNTS: Counts = {"hub/cnc": 10, "spoke-1/recv-cnc": 10, "spoke-2/recv-cnc": 10}
 
 
-def counts_of(report: Report) -> Counts:
+async def counts_in(topology: Topology) -> Counts:
     """Count the messages of each stream, by place and name; streams that are not there are left out."""
-    return {f"{row.place}/{row.name}": row.messages for row in report.streams if not row.error}
-
-
-def counts_in(topology: Topology) -> Callable[[], Awaitable[Counts]]:
-    """Give a question: what each stream holds."""
-
-    async def ask() -> Counts:
-        return counts_of(await topology.report())
-
-    return ask
+    return {f"{row.place}/{row.name}": row.messages for row in (await topology.report()).streams if not row.error}
 
 
 async def publish(jetstream: JetStream, subject: str) -> None:
@@ -93,7 +83,7 @@ async def _command_and_control(scene: Scene, at_hub: JetStream) -> None:
     await topology.apply(layout.CNC)
     await narrator.comes(
         "each spoke has what the hub was told before, in a stream of one name in two domains",
-        counts_in(topology),
+        partial(counts_in, topology),
         CNC_COUNTS,
     )
 
@@ -104,7 +94,7 @@ async def _gather(scene: Scene, at_hub: JetStream, at_spoke: JetStream) -> None:
     await topology.apply(layout.CNC + layout.SHARED_SUBJECT)
 
     async def stored() -> Counts:
-        return {name: count for name, count in (await counts_in(topology)()).items() if name.endswith("/test")}
+        return {name: count for name, count in (await counts_in(topology)).items() if name.endswith("/test")}
 
     for publisher in (at_spoke, at_hub):
         await until_heard(publisher, "test", *SPOKES)
@@ -124,7 +114,7 @@ async def _back_up(scene: Scene, at_spoke: JetStream) -> None:
     await publish(at_spoke, "test")
     await narrator.comes(
         "ten more at spoke-1",
-        counts_in(topology),
+        partial(counts_in, topology),
         CNC_COUNTS | {"spoke-1/test": 30, "spoke-2/test": 30, "hub/aggregate": 60, "spoke-2/backup-test-spoke-1": 30},
     )
     narrator.output(format_report(await topology.report(), narrator.room))

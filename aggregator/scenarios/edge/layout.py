@@ -1,5 +1,7 @@
 """The streams of hub and spokes, as topology.toml has them: by domain in one account, by place in others."""
 
+from aggregator.scenarios.edge.network import SPOKES
+
 COMMANDS = """
 [[stream]]
 name = "cnc"
@@ -7,52 +9,35 @@ subjects = ["cnc"]
 replicas = 3
 """
 
-CNC = (
-    COMMANDS
-    + """
+CNC = COMMANDS + "".join(
+    f"""
 [[stream]]
 name = "recv-cnc"
-domain = "spoke-1"
-replicas = 3
-[stream.mirror]
-name = "cnc"
-domain = "hub"
-
-[[stream]]
-name = "recv-cnc"
-domain = "spoke-2"
+domain = "{spoke}"
 replicas = 3
 [stream.mirror]
 name = "cnc"
 domain = "hub"
 """
+    for spoke in SPOKES
 )
 
-SHARED_SUBJECT = """
+SHARED_SUBJECT = "".join(
+    f"""
 [[stream]]
 name = "test"
-domain = "spoke-1"
-subjects = ["test"]
-replicas = 3
-
-[[stream]]
-name = "test"
-domain = "spoke-2"
+domain = "{spoke}"
 subjects = ["test"]
 replicas = 3
 """
+    for spoke in SPOKES
+)
 
 AGGREGATE = """
 [[stream]]
 name = "aggregate"
 replicas = 3
-[[stream.source]]
-name = "test"
-domain = "spoke-1"
-[[stream.source]]
-name = "test"
-domain = "spoke-2"
-"""
+""" + "".join(f'[[stream.source]]\nname = "test"\ndomain = "{spoke}"\n' for spoke in SPOKES)
 
 BACKUP = """
 [[stream]]
@@ -76,33 +61,28 @@ api = "JS.test@hub.API"
 deliver = "deliver.importer.crossacc"
 """
 
-ISOLATED = """
+ISOLATED = "".join(
+    f"""
 [[stream]]
 name = "test"
-place = "LEAFACC-spoke-1"
-subjects = ["test"]
-replicas = 3
-
-[[stream]]
-name = "test"
-place = "LEAFACC-spoke-2"
+place = "LEAFACC-{spoke}"
 subjects = ["test"]
 replicas = 3
 """
+    for spoke in SPOKES
+)
 
 THROUGH_ACCOUNTS = """
 [[stream]]
 name = "aggregate"
 place = "HUBACC"
 replicas = 3
-[[stream.source]]
+""" + "".join(
+    f"""[[stream.source]]
 name = "test"
-place = "LEAFACC-spoke-1"
-api = "$JS.leafacc.spoke-1.API"
-deliver = "deliver.leafacc.spoke-1.hubacc.hub.aggregate"
-[[stream.source]]
-name = "test"
-place = "LEAFACC-spoke-2"
-api = "$JS.leafacc.spoke-2.API"
-deliver = "deliver.leafacc.spoke-2.hubacc.hub.aggregate"
+place = "LEAFACC-{spoke}"
+api = "$JS.leafacc.{spoke}.API"
+deliver = "deliver.leafacc.{spoke}.hubacc.hub.aggregate"
 """
+    for spoke in SPOKES
+)

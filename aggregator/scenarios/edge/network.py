@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from nats.aio.client import Client
@@ -15,6 +15,8 @@ from nats.aio.client import Client
 from aggregator.scenarios.edge.tokens import Account, Operator
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import ServerSettings
+from shared.nats.settings import AuthSettings
+from shared.settings import FilePath
 
 HUB = "hub"
 SPOKES = ("spoke-1", "spoke-2")
@@ -23,17 +25,30 @@ SERVER_COUNT = SERVERS_EACH * (1 + len(SPOKES))
 PUSH_DEADLINE = 5.0
 
 
-class CredentialFiles(Protocol):
-    """Where users of accounts are."""
+class Credentials:
+    """Files with users of accounts."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True)
 
     def path(self, account: Account) -> Path:
-        """Give a file with a user of an account."""
+        """Give a file with a user of an account, made where it is not there."""
+        path = self._directory / f"{account.name}.creds"
+        if not path.exists():
+            path.write_text(account.credentials(account.name.lower()), encoding="utf-8")
+            path.chmod(0o600)
+        return path
+
+    def of(self, account: Account) -> AuthSettings:
+        """Say how to log in to an account."""
+        return AuthSettings(credentials_file=FilePath(self.path(account)))
 
 
 class Network:
     """The three clusters by name. ``joined`` are the accounts that the spokes' leaf nodes join to the hub's."""
 
-    def __init__(self, directory: Path, operator: Operator, credentials: CredentialFiles, *, domains: bool) -> None:
+    def __init__(self, directory: Path, operator: Operator, credentials: Credentials, *, domains: bool) -> None:
         self._directory = directory
         self._operator = operator
         self._credentials = credentials
@@ -139,7 +154,7 @@ resolver_preload: {{
 
 @asynccontextmanager
 async def network(
-    directory: Path, operator: Operator, credentials: CredentialFiles, joined: Sequence[Account], *, domains: bool
+    directory: Path, operator: Operator, credentials: Credentials, joined: Sequence[Account], *, domains: bool
 ) -> AsyncIterator[Network]:
     """Have servers that start meanwhile: ``started()`` waits for them; none is left at the end."""
     made = Network(directory, operator, credentials, domains=domains)

@@ -1,6 +1,6 @@
 """What becomes of streams across domains while the spokes' leaf nodes are off the hub, and while the hub is down."""
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from nats.errors import NoRespondersError
@@ -32,7 +32,7 @@ async def links_cut(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream,
 
     await narrator.comes("spokes that the hub reaches", reached, [])
     await publish(at_hub, "cnc")
-    held = _held(at_hub, at_spokes)
+    held = partial(_held, at_hub, at_spokes)
     await narrator.comes("ten more stay with the hub", held, {"hub": 20, "spoke-1": 10, "spoke-2": 10})
     scene.net.restore()
     await narrator.comes("and come to the spokes when they are back", held, {"hub": 20, "spoke-1": 20, "spoke-2": 20})
@@ -48,13 +48,10 @@ async def is_off(at_hub: JetStream, domain: str) -> bool:
     return False
 
 
-def _held(at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> Callable[[], Awaitable[Counts]]:
-    async def ask() -> Counts:
-        spokes = zip(SPOKES, at_spokes, strict=True)
-        counts = {spoke: await jetstream.count("recv-cnc") for spoke, jetstream in spokes}
-        return {HUB: await at_hub.count("cnc")} | counts
-
-    return ask
+async def _held(at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> Counts:
+    spokes = zip(SPOKES, at_spokes, strict=True)
+    counts = {spoke: await jetstream.count("recv-cnc") for spoke, jetstream in spokes}
+    return {HUB: await at_hub.count("cnc")} | counts
 
 
 async def hub_down(scene: Scene, _at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
@@ -100,7 +97,7 @@ async def catch_up(scene: Scene) -> None:
     scene.narrator.chapter("Back to the domains, whose hub was started again")
     await scene.narrator.comes(
         "the backup has caught up, and so has the aggregate; spoke-2 never heard the last ten",
-        counts_in(scene.topology),
+        partial(counts_in, scene.topology),
         dict.fromkeys(CNC_COUNTS, 2 * COUNT)
         | {"spoke-1/test": 40, "spoke-2/test": 30, "hub/aggregate": 70, f"spoke-2/{_BACKUP}": 40},
     )

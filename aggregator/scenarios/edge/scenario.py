@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aggregator.scenarios.edge import accounts, domains, outages, system
-from aggregator.scenarios.edge.network import HUB, SPOKES, network
-from aggregator.scenarios.edge.scene import Credentials, Scene
+from aggregator.scenarios.edge.network import HUB, SPOKES, Credentials, network
+from aggregator.scenarios.edge.scene import Scene
 from aggregator.scenarios.edge.tokens import Account, Operator
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream

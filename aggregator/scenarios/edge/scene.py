@@ -3,35 +3,14 @@
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from aggregator.scenarios.edge.network import HUB, Network, push, server_names
+from aggregator.scenarios.edge.network import HUB, Credentials, Network, push, server_names
 from aggregator.scenarios.edge.tokens import Account, Operator
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.stage import JetStream, Topology, connected, nats_command
 from shared.nats.connection import ConnectFailed, connect
-from shared.nats.settings import AuthSettings, ConnectionSettings
-from shared.settings import FilePath
+from shared.nats.settings import ConnectionSettings
 
 _ANSWERS_WITHIN = 1.0
-
-
-class Credentials:
-    """Files with users of accounts."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True)
-
-    def path(self, account: Account) -> Path:
-        """Give a file with a user of an account, made where it is not there."""
-        path = self._directory / f"{account.name}.creds"
-        if not path.exists():
-            path.write_text(account.credentials(account.name.lower()), encoding="utf-8")
-            path.chmod(0o600)
-        return path
-
-    def of(self, account: Account) -> AuthSettings:
-        """Say how to log in to an account."""
-        return AuthSettings(credentials_file=FilePath(self.path(account)))
 
 
 class Scene:

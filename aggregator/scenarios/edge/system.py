@@ -1,5 +1,6 @@
 """What comes of joining system accounts: all servers are seen; without domains, their JetStreams merge into one."""
 
+from functools import partial
 from typing import Any
 
 from aggregator.scenarios.edge.network import HUB, SERVERS_EACH, SPOKES, server_names
@@ -31,13 +32,9 @@ async def with_domains(scene: Scene, system: Account) -> None:
 
         await narrator.comes("the hub's system account sees", seen, dict.fromkeys((HUB, *SPOKES), SERVERS_EACH))
         narrator.output(format_servers(await server_states(client, _EVERYBODY), narrator.room))
-
-        async def deciding() -> dict[str, int]:
-            return await _deciding(client)
-
         await narrator.comes(
             "with domains each cluster decides where its own streams are (servers that decide together)",
-            deciding,
+            partial(_deciding, client),
             dict.fromkeys((HUB, *SPOKES), SERVERS_EACH),
         )
 
@@ -47,10 +44,7 @@ async def without_domains(scene: Scene, system: Account) -> None:
     narrator = scene.narrator
     async with scene.connected(system) as administrator:
         client = administrator.client
-
-        async def deciding() -> dict[str, int]:
-            return await _deciding(client)
-
+        deciding = partial(_deciding, client)
         await narrator.comes("all nine decide together, and the hub leads", deciding, {HUB: _EVERYBODY})
         await request_json(client, "$JS.API.META.LEADER.STEPDOWN", None, dict[str, Any], deadline=REQUEST_DEADLINE)
         await narrator.comes("when its leader steps down, the hub leads again", deciding, {HUB: _EVERYBODY})
@@ -73,8 +67,7 @@ async def without_domains(scene: Scene, system: Account) -> None:
 async def _deciding(client: Any) -> dict[str, int]:
     """Say for each server that leads a meta group, by its cluster: how many are in the group."""
     states = await jetstream_states(client, _EVERYBODY, GATHER_BRIEFLY)
-    leading = [each for each in states if each.data.meta_cluster.leader == each.server.name]
-    return {each.server.cluster: each.data.meta_cluster.cluster_size for each in leading}
+    return {each.server.cluster: each.data.meta_cluster.cluster_size for each in states if each.leads}
 
 
 def _stream(name: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from aggregator.scenarios.fleet.records import (
     typical,
 )
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.stage import JetStream
+from aggregator.scenarios.stage import JetStream, explicit_consumer
 from shared.subjects import RecordType
 from shared.wire import Advisory, ChoriaAdvisory, decode_watermark
 
@@ -157,9 +157,8 @@ async def _read_all(levels: Levels, archived: list[Stored], narrator: Narrator) 
 
 async def _consume(centre: JetStream, narrator: Narrator) -> None:
     """Read as a consumer does that knows Choria alone: by stream and subject, and what Choria's schema names."""
-    config = {"durable_name": "cmdb", "ack_policy": "explicit", "filter_subject": ADVISORIES}
     stream = "CHORIA_REGISTRATION_ADVISORIES"
-    await centre.request(f"CONSUMER.CREATE.{stream}.cmdb", {"stream_name": stream, "config": config})
+    await centre.request(*explicit_consumer(stream, "cmdb", filter_subject=ADVISORIES))
     bodies = await centre.fetch(stream, "cmdb", await centre.count(stream))
     known = [msgspec.json.decode(body, type=ChoriaAdvisory) for body in bodies]
     told = sorted({each.replicator for each in known})

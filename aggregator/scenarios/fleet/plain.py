@@ -1,5 +1,7 @@
 """A city that still runs Choria's own replicator: its advisories are told from ours, and read like ours."""
 
+from functools import partial
+
 import msgspec
 
 from aggregator.scenarios.fleet.nodes import ADVISORIES
@@ -46,18 +48,14 @@ async def play(centre: JetStream, narrator: Narrator) -> None:
     for body in bodies:
         await centre.client.jetstream().publish(ADVISORIES, body)
 
-    async def stored(stream: str) -> list[bytes]:
-        return [each.body for each in await read(centre.client, stream) if each.body in bodies]
+    async def has_all(stream: str) -> bool:
+        return [each.body for each in await read(centre.client, stream) if each.body in bodies] == bodies
 
-    async def in_archive() -> bool:
-        return await stored("ARCHIVE") == bodies
-
-    async def beside_ours() -> bool:
-        return await stored("CHORIA_REGISTRATION_ADVISORIES") == bodies
-
-    await narrator.comes("ARCHIVE has them as they are", in_archive, True)
+    await narrator.comes("ARCHIVE has them as they are", partial(has_all, "ARCHIVE"), True)
+    beside_ours = partial(has_all, "CHORIA_REGISTRATION_ADVISORIES")
     await narrator.comes("CHORIA_REGISTRATION_ADVISORIES has them beside ours", beside_ours, True)
-    accepted = [decode_advisory(body) for body in await stored("ARCHIVE")]
+    archived = await read(centre.client, "ARCHIVE")
+    accepted = [decode_advisory(each.body) for each in archived if each.body in bodies]
     plain = [each for each in accepted if isinstance(each, ChoriaAdvisory)]
     narrator.show(
         "each is an advisory without watermarks, of a kind that we know",

@@ -6,6 +6,7 @@ is the region's, which relays; one more city still runs Choria's own replicator.
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ async def play(directory: Path, narrator: Narrator) -> None:
         await _watch(levels, fleets, crew, narrator)
         await at_levels.freshness(levels, {SILENT, GONE}, narrator)
         retired = ["new", "stale", "retired"]
-        await narrator.comes("the node that never came back is given up", _told_of(levels, GONE), retired)
+        await narrator.comes("the node that never came back is given up", partial(_kinds_of, levels, GONE), retired)
         await narrator.comes("and watermarks vouch for all that was said", levels.all_is_vouched_for, True)
         await copies.judge(levels, narrator)
         narrator.show("told to end, the agents end well (exit codes)", await crew.end(), [0, 0, 0])
@@ -95,11 +96,7 @@ async def _lay_out(directory: Path, cities: list[EmbeddedNats], centre: Embedded
     topology = Topology(directory / "topology.toml", head, narrator.sentence)
     await topology.apply(TREE_STREAMS)
     narrator.show("doing it again changes", len((await topology.apply()).changes), 0)
-
-    async def heard() -> bool:
-        return all(row.healthy for row in (await topology.report()).replication)
-
-    await narrator.comes("each copy hears from its origin", heard, True)
+    await narrator.comes("each copy hears from its origin", topology.all_copies_hear, True)
     return topology
 
 
@@ -107,11 +104,12 @@ async def _announce(levels: Levels, narrator: Narrator) -> None:
     narrator.chapter("Every five minutes each node registers: the cities' agents announce them, up to the centre")
     everyone = sorted((city, name) for city in CITIES for name in NODES)
 
-    async def announced() -> list[Any]:
-        return sorted(set(await levels.kinds_at_centre()))
+    async def announced() -> int:
+        return len(await levels.kinds_at_centre())
 
-    await narrator.comes("the centre knows everyone (nodes)", _counted(announced), len(everyone))
-    narrator.show("a name that stands in both cities is two nodes", await announced() == everyone, True)
+    await narrator.comes("the centre knows everyone (nodes)", announced, len(everyone))
+    is_everyone = sorted(await levels.kinds_at_centre()) == everyone
+    narrator.show("a name that stands in both cities is two nodes", is_everyone, True)
 
     async def sampled() -> int:
         return len({record.node for record in await read(levels.centre.client, "FLEET")})
@@ -119,18 +117,8 @@ async def _announce(levels: Levels, narrator: Narrator) -> None:
     await narrator.comes("and has a registration of each", sampled, len(everyone))
 
 
-def _counted(ask: Any) -> Any:
-    async def count() -> int:
-        return len(await ask())
-
-    return count
-
-
-def _told_of(levels: Levels, node: NodeKey) -> Any:
-    async def kinds() -> list[str]:
-        return (await levels.kinds_at_centre())[node]
-
-    return kinds
+async def _kinds_of(levels: Levels, node: NodeKey) -> list[str]:
+    return (await levels.kinds_at_centre())[node]
 
 
 async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, narrator: Narrator) -> None:
@@ -141,7 +129,7 @@ async def _watch(levels: Levels, fleets: dict[str, Nodes], crew: Agents, narrato
     for city, name in (SILENT, GONE):
         fleets[city].silent.add(name)
     await crew.kill(RELAY)
-    kinds = _told_of(levels, SILENT)
+    kinds = partial(_kinds_of, levels, SILENT)
     await narrator.comes("the centre hears of it all the same: sources carry advisories", kinds, ["new", "stale"])
     fleets[SILENT[0]].silent.clear()
     await crew.start_again(RELAY)

@@ -1,7 +1,7 @@
 """Durable sources, which the documentation does not know yet: they keep their place at the origin, and show there."""
 
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.stage import JetStream, Topology, explicit_consumer
 
 _ORIGIN = '[[stream]]\nname = "SAFE_ORIGIN"\nsubjects = ["safe.*"]\n'
 _COPY = """
@@ -38,8 +38,5 @@ async def play(topology: Topology, at_hub: JetStream, narrator: Narrator) -> Non
     await topology.apply(_QUEUE + _DONE)
     await at_hub.publish("safe_work", "1", "2")
     await narrator.comes("a work queue is copied", lambda: at_hub.bodies("SAFE_DONE"), ["1", "2"])
-    refused = await at_hub.answer(
-        "CONSUMER.CREATE.SAFE_WORK.worker",
-        {"stream_name": "SAFE_WORK", "config": {"durable_name": "worker", "ack_policy": "explicit"}},
-    )
+    refused = await at_hub.answer(*explicit_consumer("SAFE_WORK", "worker"))
     narrator.show("and nobody else may consume it meanwhile", refused, _ONE_CONSUMER_ONLY)

@@ -1,10 +1,11 @@
 """An origin that is reachable only now and then: copies across a leaf link that is cut."""
 
 import time
+from functools import partial
 
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics.sources import ORIGIN
-from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.stage import JetStream, Topology, explicit_consumer
 from shared.embedded.link import EmbeddedLink
 
 STREAMS = """
@@ -38,7 +39,7 @@ async def play(
     await at_edge.publish("edge.data", "1", "2")
     await narrator.comes("the hub has what the edge has", lambda: at_hub.bodies("EDGE_COPY"), ["1", "2"])
     origin = await at_hub.messages("ORIGIN")
-    await narrator.comes("the edge has what the hub has", at_edge.is_now("AT_EDGE", origin), True)
+    await narrator.comes("the edge has what the hub has", partial(at_edge.is_now, "AT_EDGE", origin), True)
     reached = {f"{row.stream} reads {row.api}": row.behind for row in (await topology.report()).replication}
     narrator.show(
         "through the domains' APIs; behind",
@@ -87,10 +88,7 @@ async def play(
 
 async def _work(at_edge: JetStream, narrator: Narrator) -> None:
     await at_edge.publish("edge.work", "3", "4")
-    await at_edge.request(
-        "CONSUMER.CREATE.EDGE_WORK.worker",
-        {"stream_name": "EDGE_WORK", "config": {"durable_name": "worker", "ack_policy": "explicit"}},
-    )
+    await at_edge.request(*explicit_consumer("EDGE_WORK", "worker"))
     taken = await at_edge.fetch("EDGE_WORK", "worker", 2)
     narrator.show("a worker at the edge takes from the work queue", taken, ["3", "4"])
     narrator.show(

@@ -1,8 +1,10 @@
 """What a mirror keeps of its origin, and what is its own."""
 
+from functools import partial
+
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics.sources import ORIGIN
-from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.stage import JetStream, Topology, explicit_consumer
 from shared.instants import format_instant, parse_instant
 
 MIRRORS = """
@@ -47,18 +49,16 @@ async def play(topology: Topology, at_hub: JetStream, narrator: Narrator) -> Non
     origin = await at_hub.messages("ORIGIN")
     later = [message for message in origin if message["seq"] > START]
     await topology.apply(ORIGIN + MIRRORS.format(start=later[0]["seq"], since=_instant(later[0])))
-    await narrator.comes(
-        "MIRROR: subjects, sequences and times are the origin's", at_hub.is_now("MIRROR", origin), True
-    )
-    await narrator.comes("MIRROR_FROM_SIX: start_sequence = 6", at_hub.is_now("MIRROR_FROM_SIX", later), True)
-    await narrator.comes("MIRROR_FROM_TIME: start_time of the sixth", at_hub.is_now("MIRROR_FROM_TIME", later), True)
-    await narrator.comes(
-        "MIRROR_OF_B: a filter, the origin's sequences",
-        at_hub.is_now("MIRROR_OF_B", [message for message in origin if message["subject"] == "o.b"]),
-        True,
-        note='elsewhere, that a mirror takes "no subject filter". Today it does',
-    )
-    await narrator.comes("SHORT: a retention and storage of its own", at_hub.is_now("SHORT", origin[-3:]), True)
+    of_b = [message for message in origin if message["subject"] == "o.b"]
+    filters = 'elsewhere, that a mirror takes "no subject filter". Today it does'
+    for name, claim, messages, note in (
+        ("MIRROR", "subjects, sequences and times are the origin's", origin, ""),
+        ("MIRROR_FROM_SIX", "start_sequence = 6", later, ""),
+        ("MIRROR_FROM_TIME", "start_time of the sixth", later, ""),
+        ("MIRROR_OF_B", "a filter, the origin's sequences", of_b, filters),
+        ("SHORT", "a retention and storage of its own", origin[-3:], ""),
+    ):
+        await narrator.comes(f"{name}: {claim}", partial(at_hub.is_now, name, messages), True, note)
     narrator.show("what clients write to MIRROR is stored", await at_hub.takes("MIRROR"), False)
     both = {"name": "ORIGIN", "filter_subject": "o.a", "subject_transforms": [{"src": "o.b", "dest": "b"}]}
     refused = await at_hub.answer("STREAM.CREATE.BOTH", {"name": "BOTH", "mirror": both})
@@ -86,8 +86,7 @@ async def _delete(at_hub: JetStream, narrator: Narrator) -> None:
 
 async def _consume(at_hub: JetStream, narrator: Narrator) -> None:
     narrator.chapter("A mirror has consumers like any stream")
-    config = {"durable_name": "reader", "ack_policy": "explicit", "filter_subject": "o.b"}
-    await at_hub.request("CONSUMER.CREATE.MIRROR.reader", {"stream_name": "MIRROR", "config": config})
+    await at_hub.request(*explicit_consumer("MIRROR", "reader", filter_subject="o.b"))
     wanted = await at_hub.bodies("MIRROR_OF_B")
     narrator.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)
 

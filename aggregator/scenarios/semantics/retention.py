@@ -1,7 +1,7 @@
 """Origins whose messages go when they are read: work queues and interest. ``plan`` refuses what cannot be relied on."""
 
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology
+from aggregator.scenarios.stage import ACCEPTED, JetStream, Topology, explicit_consumer
 
 QUEUE = '[[stream]]\nname = "WORK"\nsubjects = ["work"]\nretention = "workqueue"\n'
 DONE = '[[stream]]\nname = "DONE"\n[[stream.source]]\nname = "WORK"\nsourcing = "plain"\n'
@@ -24,10 +24,9 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, narrat
     await at_hub.publish("work", "1", "2", "3")
     await narrator.comes("the copy has the work", lambda: at_hub.bodies("DONE"), ["1", "2", "3"])
     await narrator.comes("the source removes it from the queue, which holds", lambda: at_hub.count("WORK"), 0)
-    config = {"durable_name": "worker", "ack_policy": "explicit"}
     narrator.show(
         "a local consumer beside the source",
-        await at_hub.answer("CONSUMER.CREATE.WORK.worker", {"stream_name": "WORK", "config": config}),
+        await at_hub.answer(*explicit_consumer("WORK", "worker")),
         ACCEPTED,
         note="local clients that try to create further consumers will fail",
     )
@@ -57,11 +56,7 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, narrat
         narrator.sentence(reason)
     narrator.show("of an interest stream, copies that plan refuses", len(todo.refused), 1)
     await topology.apply(INTEREST + KEPT + ALLOW)
-
-    async def heard() -> bool:
-        return all(row.healthy for row in (await topology.report()).replication)
-
-    await narrator.comes("told allow = true, the copy hears from it", heard, True)
+    await narrator.comes("told allow = true, the copy hears from it", topology.all_copies_hear, True)
     await at_hub.publish("interest", "after")
     await narrator.comes(
         "the copy has what came while it was there", lambda: at_hub.bodies("KEPT"), ["after"], note="undefined"
@@ -70,8 +65,7 @@ async def play(topology: Topology, at_hub: JetStream, at_edge: JetStream, narrat
 
 async def _consumer_first(topology: Topology, at_hub: JetStream, narrator: Narrator) -> None:
     await topology.apply(LATE_QUEUE)
-    config = {"durable_name": "worker", "ack_policy": "explicit"}
-    await at_hub.request("CONSUMER.CREATE.LATE_WORK.worker", {"stream_name": "LATE_WORK", "config": config})
+    await at_hub.request(*explicit_consumer("LATE_WORK", "worker"))
     await at_hub.publish("late", "1", "2")
     await topology.apply(LATE_QUEUE + LATE_DONE)
     await narrator.comes(

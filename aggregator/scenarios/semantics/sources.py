@@ -1,10 +1,9 @@
 """What a source takes of its origin: all of it, from a sequence, from a time, filtered, renamed."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 from aggregator.scenarios.narrator import Narrator
-from aggregator.scenarios.stage import JetStream, Topology
+from aggregator.scenarios.stage import JetStream, Topology, explicit_consumer
 from shared.embedded.server import EmbeddedNats
 from shared.instants import format_instant, parse_instant
 
@@ -52,7 +51,7 @@ async def _options(topology: Topology, at_hub: JetStream, narrator: Narrator) ->
         "TAKEN_OUT": ("everything, and a retention of its own", _ALL),
     }
     for name, (claim, bodies) in expected.items():
-        await narrator.comes(f"{name}: {claim}", _bodies(at_hub, name), bodies)
+        await narrator.comes(f"{name}: {claim}", partial(at_hub.bodies, name), bodies)
     narrator.show("RENAMED: under the new names", await at_hub.subjects("RENAMED"), ["new.a", "o.b"] * (COUNT // 2))
     sequences = [message["seq"] for message in await at_hub.messages("FROM_SEQUENCE")]
     narrator.show("FROM_SEQUENCE: sequences are its own", sequences, [1, 2, 3, 4, 5])
@@ -74,7 +73,7 @@ async def _fan_out(at_hub: JetStream, narrator: Narrator) -> None:
 async def _listening(hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, narrator: Narrator) -> None:
     narrator.chapter("A stream with a source takes direct writes too, unless authorization takes the subject away")
     await at_hub.publish("gathered.x", "directly")
-    await narrator.comes("GATHERED: direct write", _last(at_hub, "GATHERED"), "directly")
+    await narrator.comes("GATHERED: direct write", partial(_last, at_hub, "GATHERED"), "directly")
     await as_app.client.publish("gathered.x", b"as app, who may not")
     await as_app.client.flush()
 
@@ -83,7 +82,7 @@ async def _listening(hub: EmbeddedNats, at_hub: JetStream, as_app: JetStream, na
 
     await narrator.comes("a client without the permission is denied", denied, True)
     await at_hub.publish("o.a", "eleventh")
-    await narrator.comes("GATHERED: what is sourced still comes", _last(at_hub, "GATHERED"), "eleventh")
+    await narrator.comes("GATHERED: what is sourced still comes", partial(_last, at_hub, "GATHERED"), "eleventh")
     narrator.show("GATHERED: nothing of the denied client, all else", await at_hub.count("GATHERED"), COUNT + 2)
     hub.reload(hub.settings.extra_config.replace(DENIED, ""))
     await narrator.comes(
@@ -98,17 +97,16 @@ async def _own_changes(at_hub: JetStream, narrator: Narrator) -> None:
     await at_hub.request("STREAM.MSG.DELETE.GATHERED", {"seq": 2})
     await at_hub.request("STREAM.MSG.DELETE.ORIGIN", {"seq": 4})
     await at_hub.publish("o.a", "twelfth")
-    await narrator.comes("GATHERED: goes on", _last(at_hub, "GATHERED"), "twelfth")
+    await narrator.comes("GATHERED: goes on", partial(_last, at_hub, "GATHERED"), "twelfth")
     both = {name: [await at_hub.has(name, sequence) for sequence in (2, 4)] for name in ("ORIGIN", "GATHERED")}
     narrator.show(
         "who has message 2, deleted in GATHERED, and 4, deleted in ORIGIN",
         both,
         {"ORIGIN": [True, False], "GATHERED": [False, True]},
     )
-    read = {"durable_name": "reader", "ack_policy": "explicit"}
-    await at_hub.request("CONSUMER.CREATE.TAKEN_OUT.reader", {"stream_name": "TAKEN_OUT", "config": read})
+    await at_hub.request(*explicit_consumer("TAKEN_OUT", "reader"))
     narrator.show("TAKEN_OUT, a work queue, gives its reader", await at_hub.fetch("TAKEN_OUT", "reader", 3), _ALL[:3])
-    await narrator.comes("which leaves there", _first(at_hub, "TAKEN_OUT"), 4)
+    await narrator.comes("which leaves there", partial(_first, at_hub, "TAKEN_OUT"), 4)
     narrator.show("and in ORIGIN, which keeps all of it, still", await at_hub.has("ORIGIN", 1), True)
 
 
@@ -127,13 +125,13 @@ async def _late(topology: Topology, at_hub: JetStream, narrator: Narrator) -> No
     await at_hub.publish("o.a", "after")
     await narrator.comes(
         "by start_time: what came before its own last message is skipped",
-        _bodies(at_hub, "BY_TIME"),
+        partial(at_hub.bodies, "BY_TIME"),
         ["before", "after"],
         note="any message equal to or newer than the start time is included",
     )
     held = [body for body in _ALL if body != "4"]
     whole = ["before", *held, "eleventh", "twelfth", "after"]
-    await narrator.comes("by start_sequence: everything comes", _bodies(at_hub, "BY_SEQUENCE"), whole)
+    await narrator.comes("by start_sequence: everything comes", partial(at_hub.bodies, "BY_SEQUENCE"), whole)
 
 
 def _copy(name: str, takes: str, own: str = "") -> str:
@@ -141,19 +139,9 @@ def _copy(name: str, takes: str, own: str = "") -> str:
     return f'[[stream]]\nname = "{name}"\n{own}\n[[stream.source]]\nname = "ORIGIN"\nsourcing = "plain"\n{takes}\n'
 
 
-def _bodies(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
-    return lambda: jetstream.bodies(stream)
+async def _first(jetstream: JetStream, stream: str) -> int:
+    return int((await jetstream.info(stream))["state"]["first_seq"])
 
 
-def _first(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
-    async def first() -> int:
-        return int((await jetstream.info(stream))["state"]["first_seq"])
-
-    return first
-
-
-def _last(jetstream: JetStream, stream: str) -> Callable[[], Awaitable[Any]]:
-    async def last() -> str:
-        return ((await jetstream.bodies(stream)) or [""])[-1]
-
-    return last
+async def _last(jetstream: JetStream, stream: str) -> str:
+    return ((await jetstream.bodies(stream)) or [""])[-1]

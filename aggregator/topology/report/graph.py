@@ -11,6 +11,7 @@ import msgspec
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
 from shared.nats.jetstream_api import api_prefix, domain_of
 
+HEAD = ("  rankdir=LR;", "  nodesep=0.6;", '  node [fontname="sans-serif"];', '  edge [fontsize="10"];')
 _SHAPES = {"origin": "box", "sourced": "box3d", "mirror": "folder"}
 
 
@@ -19,15 +20,9 @@ def replication_graph(report: Report) -> str:
     nodes = {(row.place, row.name): _stream_node(row) for row in report.streams}
     for copied in report.replication:
         nodes.setdefault((copied.source_place, copied.source), _foreign_node(copied))
-    lines = [
-        "digraph replication {",
-        "  rankdir=LR;",
-        "  nodesep=0.6;",
-        '  node [fontname="sans-serif"];',
-        '  edge [fontsize="10"];',
-    ]
+    lines = ["digraph replication {", *HEAD]
     for number, place in enumerate(dict.fromkeys(place for place, _ in nodes)):
-        lines += [f"  subgraph cluster_{number} {{", f"    label={_quoted(place)};"]
+        lines += [f"  subgraph cluster_{number} {{", f"    label={quoted(place)};"]
         lines += [f"    {node}" for (node_place, _), node in nodes.items() if node_place == place]
         lines.append("  }")
     lines += [f"  {edge}" for edge in map(_edge, report.replication)]
@@ -37,16 +32,16 @@ def replication_graph(report: Report) -> str:
 def _stream_node(row: StreamRow) -> str:
     state = row.error or f"{row.storage}, R{row.replicas}, {row.messages:,} messages"
     colour = ', color="red"' if row.error else ""
-    return f"{_node(row.place, row.name)} [shape={_SHAPES[row.kind]}, label={_quoted(row.name, state)}{colour}];"
+    return f"{_node(row.place, row.name)} [shape={_SHAPES[row.kind]}, label={quoted(row.name, state)}{colour}];"
 
 
 def _foreign_node(row: ReplicationRow) -> str:
     state = "not in the topology" if row.origin_last is not None else "not found"
-    return f"{_node(row.source_place, row.source)} [shape=box, style=dotted, label={_quoted(row.source, state)}];"
+    return f"{_node(row.source_place, row.source)} [shape=box, style=dotted, label={quoted(row.source, state)}];"
 
 
 def _edge(row: ReplicationRow) -> str:
-    label = _quoted(*_edge_words(row))
+    label = quoted(*_edge_words(row))
     style = "" if row.healthy else ', style=dashed, color="red"'
     return f"{_node(row.source_place, row.source)} -> {_node(row.place, row.stream)} [label={label}{style}];"
 
@@ -65,9 +60,9 @@ def _edge_words(row: ReplicationRow) -> Iterator[str]:
 
 
 def _node(place: str, name: str) -> str:
-    return _quoted(f"{place}/{name}")
+    return quoted(f"{place}/{name}")
 
 
-def _quoted(*lines: str) -> str:
+def quoted(*lines: str) -> str:
     """Quote as GraphViz does: for these characters, as JSON does; lines are joined by its own line break."""
     return '"' + r"\n".join(msgspec.json.encode(line).decode()[1:-1] for line in lines) + '"'
