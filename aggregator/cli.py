@@ -64,7 +64,7 @@ COMMANDS = {
     "compare": LazyCommand(
         "aggregator.demo.compare_command", "compare", "Compare the tables with what a simulated fleet really did."
     ),
-    "demo": LazyCommand("aggregator.demo.commands", "demo", "Run a whole fleet on this machine."),
+    "demo": LazyCommand("aggregator.demo.performance", "demo", "Run a whole fleet on this machine."),
 }
 
 

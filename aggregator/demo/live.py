@@ -7,20 +7,20 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from aggregator.demo import scenario
-from aggregator.demo.arrival import NotInTime, until_archived
 from aggregator.demo.crew import Crew, run_quietly
 from aggregator.demo.directory import DemoDirectory
 from aggregator.demo.scenario import SITES, Scenario
 from aggregator.demo.spans import Span
 from aggregator.demo.stage import Stage
 from aggregator.demo.story import Story, Tone, muster
-from aggregator.demo.watch import HubWatch
+from aggregator.demo.watch import HubWatch, NotInTime, until_archived
 from shared.instants import SECOND
 from shared.truth import TruthError, read_truth
 
@@ -107,7 +107,8 @@ class LivePart:
 
         Whoever ends a server, the service or an agent meanwhile sees it started again. Raise NotInTime, CommandFailed.
         """
-        self._crew.accompany(self._stage.keep_running(self._tell_of_ended_server))
+        again = "somebody ended the server: it is started again"
+        self._crew.accompany(self._stage.keep_running(lambda name: self._story.event(name, again, Tone.STRONG)))
         serve = muster("muster-aggregator", "serve", "--config", self._directory.aggregator_file)
         await self._crew.start_service("live", scenario.HUB, serve)
         for site in SITES:
@@ -170,12 +171,14 @@ class LivePart:
         stopped_at, restarted_at = scenario.SERVER_STOPPED
         cut, behind = scenario.CUT_REGION, scenario.BEHIND_THE_CUT
         dead, stopped = scenario.KILLED_AGENT, scenario.STOPPED_SITE
+        cut_link, restore_link = partial(self._stage.cut, cut), partial(self._stage.restore, cut)
+        kill, revive = partial(self._crew.kill, _agent(dead)), partial(self._start_agent, dead)
         acts = [
-            _Act(cut_at, cut, f"the region's link is cut: neither hub nor {behind} reach it", self._cut),
+            _Act(cut_at, cut, f"the region's link is cut: neither hub nor {behind} reach it", cut_link),
             _Act(scenario.STATUS_AT, behind, "", self._show_status),
-            _Act(restored_at, cut, f"the link works again, after {said(restored_at - cut_at)}", self._restore),
-            _Act(killed_at, dead, "the agent is killed with kill -9", self._kill_agent),
-            _Act(started_at, dead, f"the agent is started again, {said(started_at - killed_at)} later", self._revive),
+            _Act(restored_at, cut, f"the link works again, after {said(restored_at - cut_at)}", restore_link),
+            _Act(killed_at, dead, "the agent is killed with kill -9", kill),
+            _Act(started_at, dead, f"the agent is started again, {said(started_at - killed_at)} later", revive),
             _Act(stopped_at, stopped, "the site's server stops: nobody can register, nobody can see", self._stop),
             _Act(
                 restarted_at, stopped, f"the server is back, after {said(restarted_at - stopped_at)}", self._start_again
@@ -190,12 +193,6 @@ class LivePart:
             if incident.ends and incident.ended_at is not None:
                 acts.append(_Act(incident.ended_at, incident.site, incident.ends))
         return acts
-
-    async def _cut(self) -> None:
-        await self._stage.cut(scenario.CUT_REGION)
-
-    async def _restore(self) -> None:
-        await self._stage.restore(scenario.CUT_REGION)
 
     async def _roll_up(self) -> None:
         """Make tables of what is there so far, without getting in the way of the rest."""
@@ -214,12 +211,6 @@ class LivePart:
         self._story.command(command)
         self._story.output(told)
 
-    async def _kill_agent(self) -> None:
-        await self._crew.kill(_agent(scenario.KILLED_AGENT))
-
-    async def _revive(self) -> None:
-        await self._start_agent(scenario.KILLED_AGENT)
-
     async def _stop(self) -> None:
         await self._stage.stop_site(scenario.STOPPED_SITE)
         self._stopped_at = _now()
@@ -232,9 +223,6 @@ class LivePart:
         await self._crew.start_service(
             _agent(site), site, muster("muster-agent", "run", "--config", self._config(site))
         )
-
-    def _tell_of_ended_server(self, name: str) -> None:
-        self._story.event(name, "somebody ended the server: it is started again", Tone.STRONG)
 
     def _simulate(self, site: str, *story: str | Path) -> list[str]:
         played = self._played

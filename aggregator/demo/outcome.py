@@ -4,16 +4,16 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from aggregator.demo.comparison import Figures, Rules, Verdict, judge
+from aggregator.demo.comparison import Verdict
 from aggregator.demo.records import Audit
 from aggregator.demo.scenario import STALE_AFTER, STOPPED_SITE, Scenario
 from aggregator.demo.spans import Span, common, total
 from aggregator.demo.tables import Published
+from aggregator.demo.tables import verdicts as verdicts_of
 from shared.sizes import format_size
 from shared.truth import Truth
 
 _LEAST_COVERAGE = 0.5
-_NOT_IN_THE_TABLES = Figures(())
 
 
 class Promise(msgspec.Struct, frozen=True):
@@ -34,17 +34,8 @@ class Evidence(msgspec.Struct, frozen=True):
 
 def judge_all(played: Scenario, truths: Mapping[str, Truth], published: Published) -> tuple[Verdict, ...]:
     """Compare every sender that ever was."""
-    return tuple(
-        judge(
-            truth,
-            site,
-            sender,
-            published.figures.get((site, sender), _NOT_IN_THE_TABLES),
-            Rules(tuple(published.known.get(site, ())), played.length(STALE_AFTER), published.known_through),
-        )
-        for truth in truths.values()
-        for site, sender in truth.senders
-    )
+    stale_after, through = played.length(STALE_AFTER), published.known_through
+    return tuple(each for truth in truths.values() for each in verdicts_of(truth, published, stale_after, through))
 
 
 def promises(verdicts: tuple[Verdict, ...], evidence: Evidence) -> tuple[Promise, ...]:
@@ -56,7 +47,10 @@ def promises(verdicts: tuple[Verdict, ...], evidence: Evidence) -> tuple[Promise
             f"all of {len(verdicts)} senders: up and down agree with the truth within the bound",
             _named((each, each.beyond) for each in verdicts),
         ),
-        Promise("nobody was called stale who registered, or whom nobody could hear", _accused(verdicts)),
+        Promise(
+            "nobody was called stale who registered, or whom nobody could hear",
+            _named((each, each.accused) for each in verdicts),
+        ),
         Promise(
             f"the {seconds:.0f} s without {STOPPED_SITE}'s server are unknown, neither up nor down",
             _falsely_known(evidence),
@@ -75,10 +69,6 @@ def promises(verdicts: tuple[Verdict, ...], evidence: Evidence) -> tuple[Promise
 
 def _named(found: Iterable[tuple[Verdict, tuple[str, ...]]]) -> tuple[str, ...]:
     return tuple(f"{verdict.sender} at {verdict.site}: {text}" for verdict, texts in found for text in texts)
-
-
-def _accused(verdicts: tuple[Verdict, ...]) -> tuple[str, ...]:
-    return _named((each, each.accused) for each in verdicts)
 
 
 def _met(verdicts: tuple[Verdict, ...], evidence: Evidence) -> tuple[str, ...]:

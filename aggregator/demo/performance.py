@@ -1,4 +1,4 @@
-"""Run the demo from its first server to its last word: the one place that puts its parts together."""
+"""The command ``muster-aggregator demo``: run it from its first server to its last word, all parts put together."""
 
 import asyncio
 import os
@@ -6,8 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
+import click
+
 from aggregator.demo import scenario, tables
-from aggregator.demo.arrival import NotInTime
 from aggregator.demo.crew import crew, run_shown
 from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
 from aggregator.demo.live import Aftermath, LivePart
@@ -19,9 +20,11 @@ from aggregator.demo.scenario import REGIONS, SITES, Scenario
 from aggregator.demo.stage import Stage, servers
 from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.summary import tell_outcome, tell_where_it_is
-from aggregator.demo.watch import HubWatch, watching
+from aggregator.demo.watch import HubWatch, NotInTime, watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from shared.command_group import examples
 from shared.embedded.server import ServerFailed
+from shared.instants import SECOND
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 from shared.system_errors import reason_of
 from shared.truth import Truth, TruthError, read_truth
@@ -41,13 +44,37 @@ _EXPECTED = (
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-async def perform(played: Scenario, root: Path, *, stay: bool = False) -> int:
+QUICK = Scenario(senders_per_site=20, rack_size=5, pace=SECOND // 2, rolls_up_midway=False)
+
+
+@click.command(epilog=examples("muster-aggregator demo --quick", "muster-aggregator demo --stay --dir /tmp/demo"))
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("demo-run"),
+    show_default=True,
+    help="Where settings, stores, tables, page and logs go; a previous demo there is removed.",
+)
+@click.option("--quick", is_flag=True, help="Fewer senders, at twice the pace; tables at the end only.")
+@click.option("--stay", is_flag=True, help="Go on at the end, with the live page, until Ctrl-C.")
+def demo(directory: Path, quick: bool, stay: bool) -> None:
+    """Run a fleet, its agents, two regions and a hub on this machine, and compare the tables with the truth.
+
+    Things go wrong meanwhile: a rack, a link, an agent, a server. It fails (exit code 1) where a figure is further from
+    the truth than promised, somebody is accused wrongly, or a record is lost; follow it on the live page, whose address
+    it tells. Ctrl-C stops everything it started.
+    """
+    raise SystemExit(asyncio.run(_perform(QUICK if quick else Scenario(), directory, stay=stay)))
+
+
+async def _perform(played: Scenario, root: Path, *, stay: bool = False) -> int:
     """Play it; give the exit code: 0 where every promise was kept, 128 + the signal where one ended it early.
 
     ``stay``: where every promise was kept, let agents and senders go on until a signal comes.
     """
     story = Story()
-    performance = asyncio.create_task(_perform(played, DemoDirectory(root), story, stay=stay))
+    performance = asyncio.create_task(_play_whole(played, DemoDirectory(root), story, stay=stay))
     received: list[int] = []
 
     def end(number: int) -> None:
@@ -75,7 +102,7 @@ async def perform(played: Scenario, root: Path, *, stay: bool = False) -> int:
         return 1
 
 
-async def _perform(played: Scenario, directory: DemoDirectory, story: Story, *, stay: bool) -> bool:
+async def _play_whole(played: Scenario, directory: DemoDirectory, story: Story, *, stay: bool) -> bool:
     had_previous = directory.prepare()
     _introduce(story, played, directory, had_previous)
     story.chapter("Servers: a hub, two regions, three sites")

@@ -1,7 +1,7 @@
 """Read out of the tables what is held against the truth, as any analyst could: SQL over the published tables."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
@@ -87,15 +87,6 @@ class Published(TableFigures, frozen=True):
     uneven_days: int
 
 
-def read_senders(warehouse: Path, catalog: CatalogSettings) -> TableFigures:
-    """Read of each sender in the tables below ``warehouse``, or in those that ``catalog`` names.
-
-    Raise TablesUnreadable.
-    """
-    with open_tables(warehouse, catalog) as tables:
-        return _table_figures(tables)
-
-
 def read(warehouse: Path) -> Published:
     """Read the tables below ``warehouse``, of which none may be imported; raise TablesUnreadable."""
     with open_tables(warehouse) as tables:
@@ -107,12 +98,6 @@ def read(warehouse: Path) -> Published:
             quarantined=_count(tables, "quarantine"),
             uneven_days=tables.rows(_UNEVEN_DAYS)[0][0],
         )
-
-
-def longest_silence(warehouse: Path, catalog: CatalogSettings) -> int:
-    """Give the longest ``stale_after`` of any agent, in microseconds; raise TablesUnreadable."""
-    with open_tables(warehouse, catalog) as tables:
-        return int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
 
 
 def _table_figures(tables: Tables) -> TableFigures:
@@ -155,22 +140,19 @@ def judged(truth: Truth, warehouse: Path, catalog: CatalogSettings) -> Judgement
 
     Whoever was never heard, because it was never up for as long as a registration takes, is in no table and left out.
     """
-    told = read_senders(warehouse, catalog)
-    stale_after = longest_silence(warehouse, catalog)
-    began_at, ended_at = truth.header.started_at_us, min(told.known_through, truth.through)
-    watched = {site for site, known in told.known.items() if common(known, [(began_at, ended_at)])}
-    nothing = Figures(())
-    verdicts = [
-        judge(
-            truth,
-            site,
-            sender,
-            told.figures.get((site, sender), nothing),
-            Rules(tuple(told.known.get(site, ())), stale_after, ended_at),
-        )
-        for site, sender in truth.senders
-    ]
+    with open_tables(warehouse, catalog) as tables:
+        published = _table_figures(tables)
+        stale_after = int(tables.rows("SELECT coalesce(max(stale_after_us), 0) FROM watermarks")[0][0])
+    began_at, ended_at = truth.header.started_at_us, min(published.known_through, truth.through)
+    watched = {site for site, known in published.known.items() if common(known, [(began_at, ended_at)])}
     return Judgement(
-        verdicts=[each for each in verdicts if each.observed or each.unmet],
+        [each for each in verdicts(truth, published, stale_after, ended_at) if each.observed or each.unmet],
         unwatched=sorted({site for site, _ in truth.senders} - watched),
     )
+
+
+def verdicts(truth: Truth, published: TableFigures, stale_after: int, ended_at: int) -> Iterator[Verdict]:
+    """Compare every sender that ever was with what the tables have of it; instants and durations in microseconds."""
+    for site, sender in truth.senders:
+        rules = Rules(tuple(published.known.get(site, ())), stale_after, ended_at)
+        yield judge(truth, site, sender, published.figures.get((site, sender), Figures(())), rules)

@@ -18,8 +18,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from aggregator.demo.arrival import until_archived
 from aggregator.demo.story import Story
+from aggregator.demo.watch import until_archived
 from shared.terminal import echo
 from tests.soak.growth import Growth
 from tests.soak.hub import ROLLUP_EVERY, HubRun

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.demo.arrival import NotInTime, until_archived
 from aggregator.demo.story import Story
+from aggregator.demo.watch import NotInTime, until_archived
 from shared.nats.jetstream_api import request_json
 from tests.support.topology.archiving import acknowledged, applied, archived_sequences, publish
 from tests.support.topology.regions import client_of, federation
