@@ -1,4 +1,4 @@
-"""Show tables, progress and the pages of long answers. rich is loaded when it is used."""
+"""Show tables, progress, the pages of long answers, and errors. rich is loaded when it is used."""
 
 import os
 import shlex
@@ -38,6 +38,15 @@ def format_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int = U
     Console(file=text, width=width, color_system=None).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     return "\n".join([*lines, *layout.note])
+
+
+@contextmanager
+def clear_errors(*expected: type[Exception]) -> Iterator[None]:
+    """Raise what is ``expected``, whose text is one clear line, as click.ClickException: a person gets no traceback."""
+    try:
+        yield
+    except expected as error:
+        raise click.ClickException(str(error)) from error
 
 
 @contextmanager

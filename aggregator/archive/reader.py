@@ -7,7 +7,6 @@ last word on whether anything is left, and what broke off is asked for again beh
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -126,10 +125,7 @@ class StreamReader:
         self._client = await connect(self._settings, name="muster-rollup", deadline=self._deadline)
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        """Close the connection: nothing was left at the server."""
+    async def __aexit__(self, *_exception: object) -> None:
         await self._client.close()
 
     async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamState:

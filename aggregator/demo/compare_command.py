@@ -9,7 +9,7 @@ import click
 
 from aggregator import config
 from aggregator.demo.comparison import Verdict
-from aggregator.terminal import format_table
+from aggregator.terminal import clear_errors, format_table
 from shared.command_group import examples, json_option
 from shared.instants import format_duration, format_instant
 from shared.tables import Column
@@ -35,10 +35,8 @@ def compare(truth_path: Path, config_path: Path, as_json: bool) -> None:
     from aggregator.lakehouse.warehouse.errors import TablesUnreadable  # noqa: PLC0415 - DuckDB
 
     truth, settings = _truth(truth_path), config.load(config_path).lakehouse
-    try:
+    with clear_errors(TablesUnreadable):
         judgement = judged(truth, Path(settings.path), settings.catalog)
-    except TablesUnreadable as error:
-        raise click.ClickException(str(error)) from error
     verdicts = judgement.verdicts
     meanwhile = f"from {format_instant(truth.header.started_at_us)} to {format_instant(truth.through)}"
     wrong = [f"{site}: the tables know nothing of it {meanwhile}" for site in judgement.unwatched]

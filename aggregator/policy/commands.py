@@ -18,6 +18,7 @@ from aggregator.policy.book import Book, Refused
 from aggregator.policy.runs import Run, runs
 from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
+from aggregator.terminal import clear_errors
 from aggregator.topology.commands.streams import config_option, load
 from aggregator.topology.desired import hub_place
 from aggregator.topology.model import Place
@@ -195,10 +196,8 @@ def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
 
 
 def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
-    try:
+    with clear_errors(Refused):
         scope = scope_of(_with_policy(voice.config_path), voice.region, voice.site, voice.block)
-    except Refused as error:
-        raise click.ClickException(str(error)) from error
     _say(voice, lambda held: (scope, make(scope, held)))
 
 
@@ -227,10 +226,8 @@ def _at_hub(topology: TopologySettings, work: Callable[[Client, Place], Awaitabl
         async with await connect(topology.hub, name="muster-aggregator policy", deadline=CONNECT_DEADLINE) as client:
             return await work(client, hub_place(topology))
 
-    try:
+    with clear_errors(ConnectFailed, PolicyUnavailable, Refused, RequestFailed, ApiError):
         return asyncio.run(connected())
-    except (ConnectFailed, PolicyUnavailable, Refused, RequestFailed, ApiError) as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _option(key: str) -> str:

@@ -14,6 +14,7 @@ from aggregator.scenarios.edge import scenario as edge
 from aggregator.scenarios.fleet import scenario as fleet
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics import scenario as semantics
+from aggregator.terminal import clear_errors
 from aggregator.topology.apply import ApplyFailed
 from shared.command_group import examples
 from shared.embedded.server import ServerFailed
@@ -97,7 +98,5 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
 def _play(name: str, directory: Path, narrator: Narrator) -> None:
     played = SCENARIOS[name]
     narrator.introduce(f"{name}: {played.shows}", f"as in: {played.source}")
-    try:
+    with clear_errors(ServerFailed, CommandFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed):
         asyncio.run(played.play(directory.absolute(), narrator))
-    except (ServerFailed, CommandFailed, ApplyFailed, ConnectFailed, ApiError, RequestFailed) as error:
-        raise click.ClickException(str(error)) from error

@@ -13,7 +13,7 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
-from aggregator.terminal import format_table, progress
+from aggregator.terminal import clear_errors, format_table, progress
 from shared.command_group import CommandGroup, examples, json_option
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
@@ -180,7 +180,7 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
     nothing.
     """
     told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
-    try:
+    with clear_errors(ImportRefused):
         now = time.time_ns() // 1000
         told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
         told["epoch"] = told_epoch(given["epoch"], given["zone"])
@@ -190,8 +190,6 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
             _look(files, mapping, now)
         else:
             _import(settings, files, mapping)
-    except ImportRefused as error:
-        raise click.ClickException(str(error)) from error
 
 
 @import_.command("list", epilog=examples("muster-aggregator import list", "muster-aggregator import list --json"))
@@ -204,11 +202,8 @@ def list_(config_path: Path, as_json: bool) -> None:
     from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
     settings = config.load(config_path).lakehouse
-    try:
-        with open_tables(Path(settings.path), settings.catalog) as tables:
-            imports = imports_in(tables)
-    except TablesUnreadable as error:
-        raise click.ClickException(str(error)) from error
+    with clear_errors(TablesUnreadable), open_tables(Path(settings.path), settings.catalog) as tables:
+        imports = imports_in(tables)
     if as_json:
         echo(json_text(imports))
     else:
@@ -227,13 +222,9 @@ def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
     from aggregator.lakehouse.commands.failures import in_one_line
     from aggregator.lakehouse.imports.job import remove_imports
     from aggregator.lakehouse.spark.stopping import StopSignal
-    from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 
-    try:
-        with in_one_line(), StopSignal() as stop, progress() as tell:
-            removed = remove_imports(settings, identifiers, stop.telling(tell), stop.check)
-    except TablesUnreadable as error:
-        raise click.ClickException(str(error)) from error
+    with in_one_line(), StopSignal() as stop, progress() as tell:
+        removed = remove_imports(settings, identifiers, stop.telling(tell), stop.check)
     for each in removed:
         echo(f"removed {_described(each)}", prose=True)
 

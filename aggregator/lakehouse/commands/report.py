@@ -13,6 +13,7 @@ from aggregator.lakehouse.page.reading import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.terminal import clear_errors
 from shared.command_group import examples
 from shared.instants import InvalidInstant
 from shared.sizes import format_size
@@ -56,12 +57,10 @@ def report_html(config_path: Path, output: Path, by: str, last: str | None, **ch
     if last is not None and chosen["since"] is not None:
         raise click.UsageError("--last and --from both say where the period begins: leave one out")
     settings = config.load(config_path).lakehouse
-    try:
+    with clear_errors(TablesUnreadable, InvalidInstant, InvalidGrouping):
         choice = Choice(grouping=parse_grouping(by), **chosen | ({"since": last} if last is not None else {}))
         with open_tables(Path(settings.path), settings.catalog) as tables, interruptible():
             page = render(read_figures(tables, choice, settings.registration_interval))
-    except (TablesUnreadable, InvalidInstant, InvalidGrouping) as error:
-        raise click.ClickException(str(error)) from error
     # A reader of the file never meets half a page.
     unfinished = output.with_name(f".{output.name}.{os.getpid()}")
     try:

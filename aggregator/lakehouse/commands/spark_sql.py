@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +15,7 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.commands.read_only import check_read_only, trust_option
 from aggregator.lakehouse.query.engine import open_tables
+from aggregator.terminal import clear_errors
 from shared.command_group import examples
 from shared.terminal import echo
 
@@ -37,18 +37,18 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
     What stands after it goes to spark-sql as it is.
     """
     check_read_only(settings.lakehouse.catalog)
+    import pyspark
+
     from aggregator.lakehouse import rollup
     from aggregator.lakehouse.commands.failures import EXPECTED
     from aggregator.lakehouse.spark.session import spark_environment, spark_properties
     from aggregator.lakehouse.warehouse.catalog_settings import spark_secrets
 
     lakehouse = settings.lakehouse
-    try:
+    with clear_errors(*EXPECTED):
         open_tables(Path(lakehouse.path), lakehouse.catalog).close()
         session = rollup.session_settings(settings, lambda line: echo(line, err=True), read_only=True)
         secrets = spark_secrets(lakehouse.catalog)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     public = {
         **spark_properties(session),
         **session.extra,
@@ -57,18 +57,11 @@ def spark_sql(settings: AggregatorSettings, only_print: bool, arguments: tuple[s
         "spark.sql.catalogImplementation": "in-memory",
     }
     environment = spark_environment(session)
-    program = _program()
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-sql")
     if only_print:
         echo(_line(program, environment, public, arguments))
     else:
         sys.exit(_run([program, *arguments], environment, public | secrets))
-
-
-def _program() -> str:
-    package = find_spec("pyspark")
-    if package is None or package.origin is None:
-        raise click.ClickException("the package pyspark is not installed (install muster[lakehouse])")
-    return str(Path(package.origin).parent / "bin" / "spark-sql")
 
 
 def _line(program: str, environment: Mapping[str, str], properties: Mapping[str, str], arguments: Sequence[str]) -> str:

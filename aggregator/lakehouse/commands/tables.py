@@ -9,7 +9,7 @@ from aggregator import config
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.terminal import format_table
+from aggregator.terminal import clear_errors, format_table
 from shared.command_group import examples, json_option
 from shared.instants import SECOND, format_instant
 from shared.sizes import format_size
@@ -51,11 +51,8 @@ def tables(config_path: Path, as_json: bool) -> None:
     What is shown is what queries read: the state that the last whole rollup left.
     """  # noqa: D301 - \b keeps click from filling the lines
     settings = config.load(config_path).lakehouse
-    try:
-        with open_tables(Path(settings.path), settings.catalog) as opened:
-            states = list(table_states(opened))
-    except TablesUnreadable as error:
-        raise click.ClickException(str(error)) from error
+    with clear_errors(TablesUnreadable), open_tables(Path(settings.path), settings.catalog) as opened:
+        states = list(table_states(opened))
     if as_json:
         echo(json_text(states))
         return

@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
+from aggregator.terminal import clear_errors
 from aggregator.topology.apply import ApplyFailed, NotTaken
 from aggregator.topology.apply import apply as apply_plan
 from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
@@ -90,10 +91,8 @@ def apply(config_path: Path, again: tuple[str, ...], force: bool, as_json: bool)
         if todo.destructive and not force:
             losses = (f"{each.place}: {each.action} {named(each)}, which {each.destroys}" for each in todo.destructive)
             raise click.ClickException(f"nothing was changed, this asks for --force: {'; '.join(losses)}")
-        try:
+        with clear_errors(ApplyFailed):
             return todo, await apply_plan(todo, opened, tell)
-        except ApplyFailed as error:
-            raise click.ClickException(str(error)) from error
 
     done, missed = asyncio.run(_connected(topology, applied))
     not_applied = [untaken(*each) for each in missed]
@@ -145,10 +144,8 @@ def report(context: click.Context, config_path: Path, as_json: bool, dot_path: P
 
 def load(config_path: Path) -> TopologySettings:
     """Read the settings; raise click.ClickException."""
-    try:
+    with clear_errors(SettingsError):
         return load_settings(config_path, TopologySettings)
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _planning(topology: TopologySettings, again: tuple[str, ...]) -> Callable[[Connections], Awaitable[Plan]]:
