@@ -10,7 +10,7 @@ Source: ADR-13 (pull requests, ``no_wait``), ADR-15 (the reply subject of a deli
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -36,9 +36,9 @@ LOST = "messages were lost on the way"
 
 Numbers: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 
-_COMPLETE = ""
+COMPLETE = ""
 _STATUS = re.compile(rb"NATS/1\.0 (\d{3}) ?([^\r]*)")
-_NO_MORE = ("404", "408")
+_NO_MORE = {"404": NOTHING_LEFT, "408": NOTHING_LEFT}
 _NOBODY = "503 nobody answers"
 _TOO_LARGE = "409 Message Size Exceeds MaxBytes"
 _BETWEEN_DOTS = csv.ParseOptions(delimiter=".", quote_char=False, escape_char=False)
@@ -120,7 +120,7 @@ class StreamConsumer:
                 messages, wrong = None, LOST
         except (ApiError, RequestFailed) as error:
             messages, wrong = None, str(error)
-        if messages is None or wrong not in (_COMPLETE, _TOO_LARGE, NOTHING_LEFT):
+        if messages is None or wrong not in (COMPLETE, _TOO_LARGE, NOTHING_LEFT):
             await self._close()
         return messages, wrong
 
@@ -158,7 +158,7 @@ class StreamConsumer:
         request = {"batch": count, "no_wait": True, "max_bytes": max_bytes}
         subject = f"{self._api}.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
         await self._client.publish(subject, msgspec.json.encode(request), reply=self._reply.decode())
-        outcome = await self._outcome()
+        outcome = await outcome_of(self._ended, self._replies, self._client)
         if not self._replies:
             return None, outcome
         told = _deliveries(self._replies)
@@ -171,17 +171,6 @@ class StreamConsumer:
         messages = Messages(sequences, self._subjects, nanoseconds // 1_000, self._headers, self._payloads)
         return messages.part(0, unbroken) if unbroken else None, outcome if unbroken == len(numbers) else LOST
 
-    async def _outcome(self) -> str:
-        received = -1
-        while len(self._replies) > received:
-            received = len(self._replies)
-            await asyncio.wait({self._ended}, timeout=SILENCE)
-            if self._ended.done():
-                return self._ended.result()
-        # A server that forbids to ask gives no answer, too.
-        why = " (stalled, cut off, or no permission)" if self._client.is_connected else ", the connection is down"
-        return f"no answer within {SILENCE:g} s{why}"
-
     def _forget(self) -> None:
         self._replies, self._subjects = list[bytes](), list[bytes]()
         self._headers, self._payloads = list[bytes](), list[bytes]()
@@ -190,7 +179,7 @@ class StreamConsumer:
         # Every delivery has a reply subject, what a server says itself has none.
         if not reply and subject.startswith(self._inbox):
             if subject == self._reply:
-                self._end(_status(header))
+                self._end(status_of(header, _NO_MORE) or "an answer that is none")
             return
         self._replies.append(reply)
         self._subjects.append(subject)
@@ -199,7 +188,7 @@ class StreamConsumer:
         # As the server counts; where nothing is left of the bytes it was asked for, it ends a batch without a word.
         self._bytes_left -= len(subject) + len(reply) + len(header) + len(payload)
         if len(self._replies) == self._wanted or not self._bytes_left:
-            self._end(_COMPLETE)
+            self._end(COMPLETE)
 
     def _end(self, outcome: str) -> None:
         if not self._ended.done():
@@ -235,14 +224,27 @@ def _deliveries(replies: Sequence[bytes]) -> tuple[Numbers, Numbers, Numbers] | 
     return sequences, numbers, nanoseconds
 
 
-def _status(header: bytes) -> str:
-    r"""Read what a server says instead of a message.
+def status_of(header: bytes, meanings: Mapping[str, str]) -> str | None:
+    r"""Read what a server says instead of a message, with what some codes mean; None where it says nothing so.
 
-    >>> _status(b"NATS/1.0 409 Consumer Deleted\r\n\r\n"), _status(b"NATS/1.0 404 No Messages\r\n\r\n")
+    >>> status_of(b"NATS/1.0 409 Consumer Deleted\r\n\r\n", {}), status_of(b"NATS/1.0 404 \r\n\r\n", _NO_MORE)
     ('409 Consumer Deleted', 'nothing is left')
     """
     found = _STATUS.match(header)
     if found is None:
-        return "an answer that is none"
+        return None
     code, words = (part.decode(errors="replace") for part in found.groups())
-    return NOTHING_LEFT if code in _NO_MORE else f"{code} {words or 'nobody answers'}"
+    return meanings.get(code, f"{code} {words or 'nobody answers'}")
+
+
+async def outcome_of(ended: asyncio.Future[str], received: Sized, client: DirectClient) -> str:
+    """Wait until a batch has ended, and say how; or that nothing was ``received`` for ``SILENCE``."""
+    count = -1
+    while len(received) > count:
+        count = len(received)
+        await asyncio.wait({ended}, timeout=SILENCE)
+        if ended.done():
+            return ended.result()
+    # A server that forbids to ask gives no answer, too.
+    why = " (stalled, cut off, or no permission)" if client.is_connected else ", the connection is down"
+    return f"no answer within {SILENCE:g} s{why}"

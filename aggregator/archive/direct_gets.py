@@ -16,14 +16,21 @@ import msgspec
 import numpy as np
 from nats.aio.subscription import Subscription
 
-from aggregator.archive.consumer import BATCH_BYTES, BATCH_MESSAGES, LOST, NOTHING_LEFT, SILENCE, Messages
+from aggregator.archive.consumer import (
+    BATCH_BYTES,
+    BATCH_MESSAGES,
+    COMPLETE,
+    LOST,
+    NOTHING_LEFT,
+    Messages,
+    outcome_of,
+    status_of,
+)
 from shared.nats.dispatch import DirectClient
 
 MIRRORS = 20
 """How often a batch is asked for again that another stream answered: of two that may, one of a million has no luck."""
 
-_COMPLETE = ""
-_STATUS = re.compile(rb"NATS/1\.0 (\d{3}) ?([^\r]*)")
 _STREAM = b"Nats-Stream: "
 _OF_THE_SERVER = re.compile(
     rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)Z\r\n"
@@ -31,7 +38,7 @@ _OF_THE_SERVER = re.compile(
 )
 """The last headers of a message: those before are its own, and may say anything."""
 _FIRST_LINE = b"NATS/1.0\r\n"
-_BATCH_ENDS = "204"
+_ENDS = {"204": COMPLETE, "404": NOTHING_LEFT}
 
 
 class DirectGets:
@@ -81,29 +88,19 @@ class DirectGets:
         self._reply = f"{self._inbox}.{self._requests}".encode()
         request = {"seq": sequence, "batch": count, "max_bytes": BATCH_BYTES}
         await self._client.publish(self._subject, msgspec.json.encode(request), reply=self._reply.decode())
-        received = -1
-        while len(self._frames) > received:
-            received = len(self._frames)
-            await asyncio.wait({self._ended}, timeout=SILENCE)
-            if self._ended.done():
-                return self._ended.result()
-        # A server that forbids to ask gives no answer, too.
-        why = " (stalled, cut off, or no permission)" if self._client.is_connected else ", the connection is down"
-        return f"no answer within {SILENCE:g} s{why}"
+        return await outcome_of(self._ended, self._frames, self._client)
 
     def _on_frame(self, subject: bytes, _reply: bytes, header: bytes, payload: bytes) -> None:
         if subject != self._reply:
             return
-        status = _STATUS.match(header)
+        status = status_of(header, _ENDS)
         # A message may have been published with a status line of its own.
         if status is not None and _of_the_server(header) is None:
-            code, words = (part.decode(errors="replace") for part in status.groups())
-            told = {_BATCH_ENDS: _COMPLETE, "404": NOTHING_LEFT}
-            self._end(told.get(code, f"{code} {words or 'nobody answers'}"))
+            self._end(status)
             return
         self._frames.append((header, payload))
         if len(self._frames) == self._wanted:
-            self._end(_COMPLETE)
+            self._end(COMPLETE)
 
     def _end(self, outcome: str) -> None:
         if not self._ended.done():

@@ -140,7 +140,6 @@ def test_what_is_lost_on_the_way_is_read_again(hub: Hub, reading: Reading, monke
 
     monkeypatch.setattr(reads, "_on_frame", loses_some)
     monkeypatch.setattr(stream_consumer, "SILENCE", 0.1)
-    monkeypatch.setattr(direct_gets, "SILENCE", 0.1)
     assert read(hub, 1, 40, reading) == {number: b"%d" % number for number in range(1, 41)}
     assert seen.count(b"7") + seen.count(b"8") > 2
 
