@@ -40,11 +40,8 @@ class Table(NamedTuple):
 
 
 SITE_COLUMNS = (Column("region", "STRING", "region"), Column("site", "STRING", "site"))
-SENDER_COLUMNS = (
-    *SITE_COLUMNS,
-    Column("block", "STRING", "stream block of the site's agent"),
-    Column("sender_id", "STRING", "the sender"),
-)
+BLOCK_COLUMNS = (*SITE_COLUMNS, Column("block", "STRING", "stream block of the site's agent"))
+SENDER_COLUMNS = (*BLOCK_COLUMNS, Column("sender_id", "STRING", "the sender"))
 RATIO_COLUMNS = (
     Column("availability_known", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
     Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time, maintenance left out"),

@@ -1,6 +1,6 @@
 """Say which tables come of the hub's policy: what was said, and which maintenance it declares. Nothing needs Spark."""
 
-from aggregator.lakehouse.tables.definition import Column, Table
+from aggregator.lakehouse.tables.definition import SENDER_COLUMNS, Column, Table
 
 MAINTENANCE_KIND, CANCEL_KIND = "maintenance", "cancel"
 
@@ -41,10 +41,7 @@ SENDER_MAINTENANCE_DAYS = Table(
     "The days on which a sender was in maintenance that names it: what it did then is in sender_day_exceptions.",
     (
         Column("day", "DATE", "UTC day"),
-        Column("region", "STRING", "region"),
-        Column("site", "STRING", "site"),
-        Column("block", "STRING", "stream block of the site's agent"),
-        Column("sender_id", "STRING", "the sender"),
+        *SENDER_COLUMNS,
         Column("site_bucket", "INT", "site_bucket(site): partitions are ranges of it"),
     ),
     identity=("day", "region", "site", "block", "sender_id"),
