@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.page.grouping import Choice
-from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import DERIVED

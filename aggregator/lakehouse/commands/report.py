@@ -9,7 +9,7 @@ import click
 from aggregator import config
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.grouping import Choice, InvalidGrouping, parse_grouping
-from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable

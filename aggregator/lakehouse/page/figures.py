@@ -5,7 +5,6 @@ down for an hour are two hours of it.
 """
 
 from collections.abc import Sequence
-from operator import add
 from typing import NamedTuple
 
 from aggregator.lakehouse.page.grouping import Grouping
@@ -30,9 +29,8 @@ class SenderTimes(NamedTuple):
         """Give all of it but maintenance, which counts in no figure."""
         return self.up + self.down + self.unknown
 
-    def plus(self, other: "SenderTimes") -> "SenderTimes":
-        """Add up."""
-        return SenderTimes(*map(add, self, other))
+    def plus(self, *others: "SenderTimes") -> "SenderTimes":
+        return SenderTimes(*map(sum, zip(self, *others, strict=True)))
 
 
 class Cell(NamedTuple):
@@ -126,6 +124,10 @@ class Outage(NamedTuple):
     incident_started_at: int | None = None
     imported: bool = False
 
+    def length(self, end: int) -> int:
+        """Give how long it took, or took until ``end``."""
+        return (end if self.ended_at is None else self.ended_at) - self.started_at
+
 
 class Unwatched(NamedTuple):
     """A time of a block that nobody vouches for, why, and the sender time that is unknown for it."""
@@ -174,10 +176,7 @@ class Figures(NamedTuple):
     @property
     def times(self) -> SenderTimes:
         """Add up all sites."""
-        total = SenderTimes()
-        for site in self.sites:
-            total = total.plus(site.times)
-        return total
+        return SenderTimes().plus(*(site.times for site in self.sites))
 
     @property
     def noticed_count(self) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
+from aggregator.lakehouse.query.table_scan import quoted
 
 MOST_GROUPS = 400
 
@@ -71,8 +72,3 @@ def parse_grouping(text: str) -> Grouping:
     parts = ", ".join(f"regexp_extract(sender_id, {pattern}, {number})" for number in range(1, len(shape.words) + 1))
     name = f"CASE WHEN regexp_matches(sender_id, {pattern}) THEN concat_ws('/', {parts}) ELSE '' END"
     return Grouping("/".join(shape.words), "''", name)
-
-
-def quoted(text: str) -> str:
-    """Write ``text`` as a literal of DuckDB's SQL."""
-    return "'" + text.replace("'", "''") + "'"

@@ -1,25 +1,49 @@
 """Write the section of the heat map: sites, or other groups of senders, by hour.
 
-By less where the period is short, by day or week where it is long.
+By less where the period is short, by day or week where it is long. A map is a table: every cell has its figure, the
+darkness of its colour is its badness, and what nobody watched is hatched, so that it reads aloud, in black and white
+and on paper.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from aggregator.lakehouse.page.figures import Cell, Figures, Group, SenderTimes
-from aggregator.lakehouse.page.heat_cells import SHADES, GridRow, draw_grid
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.period import Window
 from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
-from aggregator.lakehouse.page.words import OTHER_NAMES, Clock, count, listed, step_name
+from aggregator.lakehouse.page.words import (
+    NOTHING,
+    OTHER_NAMES,
+    Clock,
+    count,
+    duration,
+    figure,
+    listed,
+    percent,
+    rest,
+    step_name,
+)
 from shared.instants import DAY, HOUR
 
 _MOST_HOUR_CELLS: Final = 8_000
 _MOST_ROWS: Final = 2_000
 _MOST_EVENTFUL_ROWS: Final = 2_000
 _MOST_OPEN_DAYS: Final = 31
+_SHADES: Final = (("100", 1000), ("≥ 99.9", 999), ("≥ 99", 990), ("≥ 95", 950), ("≥ 80", 800), ("≥ 50", 500))
+"""What the colours mean, in per cent and per mille, but for the last, which is anything less."""
+
+
+class _Row(NamedTuple):
+    """One row: its title, what stands small below it, its windows, their sender time, and all of it together."""
+
+    title: str
+    note: str
+    windows: Sequence[Window]
+    times: Mapping[int, SenderTimes]
+    total: SenderTimes
 
 
 def heat_map_section(figures: Figures, clock: Clock) -> Html:
@@ -30,7 +54,7 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
     windows = list(figures.heat.windows(figures.period))
     times = _by_group(figures.cells)
     rows = [
-        GridRow(
+        _Row(
             title_of(group),
             f"{f'{group.place}, ' if group.place else ''}{count(group.sender_count, 'sender')}",
             windows,
@@ -47,7 +71,7 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
         " availability in per cent: of the time that somebody watched, how much its senders were up. The stronger the"
         " colour, the worse; hatched is what nobody watched.",
         _legend(figures),
-        draw_grid(rows, [clock.tick(window.started_at, step) for window in windows], clock),
+        _draw_grid(rows, [clock.tick(window.started_at, step) for window in windows], clock),
         element("output", class_="told", hidden=True),
         _hour_maps(figures, clock) if step > HOUR else None,
         _table_behind(figures, clock),
@@ -66,7 +90,7 @@ def _by_group(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
 
 
 def _legend(figures: Figures) -> Html:
-    labels = [label for label, _ in SHADES] + ["< 50"]
+    labels = [label for label, _ in _SHADES] + ["< 50"]
     shades = [element("li", element("span", class_=f"swatch s{index}"), label) for index, label in enumerate(labels)]
     others = [
         element("li", element("span", element("i", style="--u:60%"), class_="swatch s0"), "in part not watched"),
@@ -104,25 +128,23 @@ def _hour_maps(figures: Figures, clock: Clock) -> Html | None:
     return join(*maps)
 
 
-def _hour_map(title: str, rows: list[GridRow], cells: list[Cell], clock: Clock, *, is_open: bool) -> Html:
+def _hour_map(title: str, rows: list[_Row], cells: list[Cell], clock: Clock, *, is_open: bool) -> Html:
     summary = join(element("b", title), f" hour by hour, on {count(len(rows), 'day')} with anything but up")
     behind = folded(
         "The table behind this map: the hours with anything but up",
         data_table(_cell_columns(clock), filter(_is_eventful, cells), sortable=False),
     )
-    return folded(summary, draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), behind, is_open=is_open)
+    return folded(summary, _draw_grid(rows, [f"{hour:02d}" for hour in range(24)], clock), behind, is_open=is_open)
 
 
 def _day_of(cell: Cell) -> int:
     return cell.started_at // DAY * DAY
 
 
-def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> GridRow:
+def _day_row(day: int, cells: list[Cell], figures: Figures, clock: Clock) -> _Row:
     windows = [Window(at, at + HOUR, figures.period.holds(at, at + HOUR)) for at in range(day, day + DAY, HOUR)]
-    total = SenderTimes()
-    for cell in cells:
-        total = total.plus(cell.times)
-    return GridRow(clock.tick(day, DAY), "", windows, {cell.started_at: cell.times for cell in cells}, total)
+    total = SenderTimes().plus(*(cell.times for cell in cells))
+    return _Row(clock.tick(day, DAY), "", windows, {cell.started_at: cell.times for cell in cells}, total)
 
 
 def _table_behind(figures: Figures, clock: Clock) -> Html:
@@ -156,7 +178,7 @@ def _table_behind(figures: Figures, clock: Clock) -> Html:
 def _cell_columns(clock: Clock) -> list[Column[Cell]]:
     return [
         Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
-        *time_columns(_times_of),
+        *time_columns(),
     ]
 
 
@@ -173,5 +195,59 @@ def title_of(group: Group) -> str:
     return group.name or OTHER_NAMES
 
 
-def _times_of(cell: Cell) -> SenderTimes:
-    return cell.times
+def _draw_grid(rows: Sequence[_Row], labels: Sequence[str], clock: Clock) -> Html:
+    """Draw the rows; ``labels`` stand over the windows, as many of them as there is room for."""
+    # A label may be wider than its column, which on a phone is some three letters wide.
+    every = 1 + max(map(len, labels)) // 3
+    ticks = (
+        element("th", labels[index], colspan=min(every, len(labels) - index), scope="colgroup")
+        for index in range(0, len(labels), every)
+    )
+    head = element("tr", element("td"), *ticks, element("th", "all", scope="col", class_="all"))
+    table = element(
+        "table", element("thead", head), element("tbody", *(_line(row, clock) for row in rows)), class_="heat"
+    )
+    return element("div", table, class_="scroll", tabindex="0")
+
+
+def _shade(times: SenderTimes) -> int:
+    """Give how bad an availability is, from 0 (always up) to 6 (down more than half of the time).
+
+    >>> _shade(SenderTimes(1000)), _shade(SenderTimes(995, 5)), _shade(SenderTimes(0, 1))
+    (0, 2, 6)
+    """
+    fitting = (index for index, (_, least) in enumerate(_SHADES) if times.up * 1000 >= least * times.known)
+    return next(fitting, len(_SHADES))
+
+
+def _line(row: _Row, clock: Clock) -> Html:
+    note = element("small", row.note) if row.note else None
+    cells = (_cell(row.times.get(window.started_at, SenderTimes()), row.title, window, clock) for window in row.windows)
+    total = figure(row.total.up, row.total.known) if row.total.known else NOTHING
+    return element("tr", element("th", row.title, note, scope="row"), *cells, element("td", total, class_="all"))
+
+
+def _cell(times: SenderTimes, title: str, window: Window, clock: Clock) -> Html:
+    if not times.lived and not times.maintenance:
+        return element("td", "·", class_="none")
+    told = f"{title}, {clock.instant(window.started_at)} to {clock.instant(window.ended_at)}: {_times_text(times)}"
+    part = "" if window.complete else " part"
+    if not times.lived:
+        return element("td", element("b", "m"), class_="planned" + part, title=told)
+    if not times.known:
+        return element("td", element("b", "?"), class_="unwatched" + part, title=told)
+    # A sliver of unknown must still be seen.
+    bar = element("i", style=f"--u:{max(times.unknown * 100 // times.lived, 8)}%") if times.unknown else None
+    return element("td", element("b", figure(times.up, times.known)), bar, class_=f"s{_shade(times)}{part}", title=told)
+
+
+def _times_text(times: SenderTimes) -> str:
+    watched = f"{percent(times.up, times.known)} up of the time watched"
+    parts = [watched if times.known else "nobody watched" if times.lived else "nothing but maintenance"]
+    if times.down:
+        parts.append(f"{duration(times.down)} of sender time down")
+    if times.unknown and times.known:
+        parts.append(f"{rest(times.known, times.lived)} not watched")
+    if times.maintenance:
+        parts.append(f"{duration(times.maintenance)} of sender time in maintenance")
+    return "; ".join(parts)

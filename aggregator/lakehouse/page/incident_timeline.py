@@ -8,6 +8,7 @@ from typing import Final
 from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
+from aggregator.lakehouse.page.period import Period
 from aggregator.lakehouse.page.tables import Column, data_table, folded
 from aggregator.lakehouse.page.words import Clock, count, duration, percent
 
@@ -26,13 +27,11 @@ def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
         bars = (
             element(
                 "i",
-                style=f"left:{(begin - period.started_at) * 100 / period.length:.3f}%;"
-                f"width:{(end - begin) * 100 / period.length:.3f}%",
+                style=period.strip_style(*_cut(group, period)),
                 title=f"{clock.instant(group.started_at)}: {count(len(group.sender_ids), 'sender')} of {site}",
             )
             for group in groups
             if (group.region, group.site) == (region, site)
-            for begin, end in [_cut(group, figures)]
         )
         strips.append(join(element("dt", site), element("dd", *bars)))
     ends = element("dd", *(element("span", clock.time(at)) for at in period), class_="ends")
@@ -51,7 +50,7 @@ def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup
         return "not over" if group.ended_at is None else clock.time(group.ended_at)
 
     def length(group: OutageGroup) -> int:
-        return (end if group.ended_at is None else group.ended_at) - group.started_at
+        return group.length(end)
 
     def senders(group: OutageGroup) -> int:
         return len(group.sender_ids)
@@ -131,7 +130,6 @@ def _path(changes: Sequence[tuple[int, int]], size: int, started_at: int, ended_
     return f"M0 {_HEIGHT}{drawn}H{_WIDTH}V{_HEIGHT}Z"
 
 
-def _cut(group: OutageGroup, figures: Figures) -> tuple[int, int]:
-    period = figures.period
+def _cut(group: OutageGroup, period: Period) -> tuple[int, int]:
     until = period.ended_at if group.ended_at is None else group.ended_at
     return max(group.started_at, period.started_at), min(until, period.ended_at)

@@ -32,6 +32,10 @@ class OutageGroup(NamedTuple):
         ends = [outage.ended_at for outage in self.outages]
         return None if None in ends else max(end for end in ends if end is not None)
 
+    def length(self, end: int) -> int:
+        """Give how long it took, or took until ``end``."""
+        return (end if self.ended_at is None else self.ended_at) - self.started_at
+
     @property
     def sender_ids(self) -> frozenset[str]:
         """Give who fell silent: fewer than the outages are where somebody flaps."""

@@ -30,7 +30,8 @@ _ENDINGS: Final = {
 def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Sequence[Outage], clock: Clock) -> Html:
     """Write the section; where there are too many for a page, the longest."""
     sizes = {(site.region, site.site): site.sender_count for site in figures.sites}
-    kept = _longest(figures)
+    end = figures.period.ended_at
+    kept = set(sorted(figures.outages, key=lambda each: -each.length(end))[:_MOST])
     left_out = len(figures.outages) - len(kept)
 
     def written(group: OutageGroup) -> Html:
@@ -66,11 +67,6 @@ def _incidents_title(groups: Sequence[OutageGroup]) -> str:
     return f"Incidents, in which many senders of a site went at once{largest}"
 
 
-def _longest(figures: Figures) -> set[Outage]:
-    end = figures.period.ended_at
-    return set(sorted(figures.outages, key=lambda each: each.started_at - (each.ended_at or end))[:_MOST])
-
-
 def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set[Outage], clock: Clock) -> Html:
     size, outage_count = len(group.sender_ids), len(group.outages)
     whom = f"all {size:,} senders" if size == sender_count else f"{size:,} of {count(sender_count, 'sender')}"
@@ -78,9 +74,9 @@ def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set
     prefix, sharing = group.name_prefix
     names = f", {'' if sharing == size else f'{sharing:,} of them '}{prefix}…" if prefix else ""
     until = group.ended_at
-    length = (figures.period.ended_at if until is None else until) - group.started_at
+    length = group.length(figures.period.ended_at)
     end = join(" to ", clock.time(until)) if until is not None else join(", not over at the end")
-    each = duration(sum(_length(outage, figures.period.ended_at) for outage in group.outages) // outage_count)
+    each = duration(sum(outage.length(figures.period.ended_at) for outage in group.outages) // outage_count)
     endings = sorted({_ending(outage) for outage in group.outages})
     summary = join(
         element("b", f"{group.site}: {whom}"),
@@ -115,28 +111,20 @@ def _pages(outages: Sequence[Outage], figures: Figures, clock: Clock) -> Html:
 def _columns(figures: Figures, clock: Clock) -> list[Column[Outage]]:
     end = figures.period.ended_at
 
-    def length(outage: Outage) -> int:
-        return _length(outage, end)
-
     def until(outage: Outage) -> Html | str:
         return clock.time(outage.ended_at) if outage.ended_at is not None else "not over"
 
     def how_long(outage: Outage) -> str:
-        return f"{'' if outage.ended_at is not None else 'so far '}{duration(length(outage))}"
+        return f"{'' if outage.ended_at is not None else 'so far '}{duration(outage.length(end))}"
 
     return [
         Column("sender", lambda outage: element("b", outage.sender_id)),
         Column("site", lambda outage: outage.site),
         Column("from (UTC)", lambda outage: clock.time(outage.started_at), lambda outage: outage.started_at),
         Column("to (UTC)", until, lambda outage: end + 1 if outage.ended_at is None else outage.ended_at),
-        Column("for", how_long, length, number=True),
+        Column("for", how_long, lambda outage: outage.length(end), number=True),
         Column("how it ended", _ending),
     ]
-
-
-def _length(outage: Outage, end: int) -> int:
-    """Give how long an outage took, or took until ``end``."""
-    return (end if outage.ended_at is None else outage.ended_at) - outage.started_at
 
 
 def _ending(outage: Outage) -> str:

@@ -35,6 +35,11 @@ class Period(NamedTuple):
         """Give how long it is."""
         return self.ended_at - self.started_at
 
+    def strip_style(self, started_at: int, ended_at: int) -> str:
+        """Place ``[started_at, ended_at)`` on a strip that is as wide as the period."""
+        left, width = started_at - self.started_at, ended_at - started_at
+        return f"left:{left * 100 / self.length:.3f}%;width:{width * 100 / self.length:.3f}%"
+
     def holds(self, started_at: int, ended_at: int) -> bool:
         """Tell whether all of ``[started_at, ended_at)`` lies in it."""
         return self.started_at <= started_at and ended_at <= self.ended_at

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from aggregator.lakehouse.page.figures import Figures, Group, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.figures import Figures, Group, Sender, Site, Unwatched
 from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.period import Period
@@ -37,14 +37,11 @@ def _group_columns(noun: str, clock: Clock, *, by_site: bool) -> list[Column[Gro
     def watched_until(group: Group) -> Html | str:
         return "at no time" if group.heard_through is None else clock.time(group.heard_through)
 
-    def times(group: Group) -> SenderTimes:
-        return group.times
-
     return [
         Column[Group](noun, lambda group: element("b", title_of(group))),
         *([Column[Group]("region", lambda group: group.place)] if by_site else []),
         Column[Group]("senders", lambda each: f"{each.sender_count:,}", lambda each: each.sender_count, number=True),
-        *time_columns(times),
+        *time_columns(),
         Column[Group]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
         Column[Group]("watched until (UTC)", watched_until, lambda group: group.heard_through or 0),
     ]
@@ -54,9 +51,6 @@ def worst_senders_section(figures: Figures) -> Html:
     """Write the senders with the lowest availability among those of whose time at least half is known."""
     ranked = [sender for sender in figures.senders if 2 * sender.times.known >= sender.times.lived]
     shown, barely_known = ranked[:_WORST], len(figures.senders) - len(ranked)
-
-    def times(sender: Sender) -> SenderTimes:
-        return sender.times
 
     def bound(sender: Sender) -> int:
         return 2 * figures.registration_interval * sender.noticed_count
@@ -69,7 +63,7 @@ def worst_senders_section(figures: Figures) -> Html:
     columns = [
         Column[Sender]("sender", lambda sender: element("b", sender.sender_id)),
         Column[Sender]("site", lambda sender: sender.site),
-        *time_columns(times),
+        *time_columns(),
         Column[Sender]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
         Column[Sender]("exact to", exact_to, bound, number=True),
     ]
@@ -150,6 +144,4 @@ def _strips(figures: Figures, absences: Mapping[tuple[str, str], Sequence[Period
 
 
 def _part(span: Unwatched | Period, period: Period, class_: str | None = None) -> Html:
-    left, width = span.started_at - period.started_at, span.ended_at - span.started_at
-    place = f"left:{left * 100 / period.length:.3f}%;width:{width * 100 / period.length:.3f}%"
-    return element("i", class_=class_, style=place)
+    return element("i", class_=class_, style=period.strip_style(span.started_at, span.ended_at))

@@ -1,7 +1,8 @@
 """Write tables and the folded parts that hold them: the same everywhere on the page."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.markup import Child, Html, element, join
@@ -19,18 +20,18 @@ class Column(NamedTuple, Generic[T]):
     number: bool = False
 
 
-def time_columns(times: Callable[[T], SenderTimes]) -> list[Column[T]]:
-    """Give the columns that tell of sender time, the same in every table."""
+def time_columns() -> list[Column[Any]]:
+    """Give the columns that tell of the sender time of rows that have ``times``, the same in every table."""
     return [
-        Column("availability", lambda row: _meter(times(row)), lambda row: _share(times(row)), number=True),
-        Column("known", lambda row: percent(times(row).known, times(row).lived), number=True),
-        Column("up", lambda row: duration(times(row).up), lambda row: times(row).up, number=True),
-        Column("down", lambda row: duration(times(row).down), lambda row: times(row).down, number=True),
-        Column("unknown", lambda row: duration(times(row).unknown), lambda row: times(row).unknown, number=True),
-        Column(
-            "maintenance", lambda row: duration(times(row).maintenance), lambda row: times(row).maintenance, number=True
-        ),
+        Column("availability", lambda row: _meter(row.times), lambda row: _share(row.times), number=True),
+        Column("known", lambda row: percent(row.times.known, row.times.lived), number=True),
+        *map(_state_column, SenderTimes._fields),
     ]
+
+
+def _state_column(state: str) -> Column[Any]:
+    length = attrgetter(f"times.{state}")
+    return Column(state, lambda row: duration(length(row)), length, number=True)
 
 
 def _meter(times: SenderTimes) -> Html:

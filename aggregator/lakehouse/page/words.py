@@ -11,11 +11,12 @@ from shared.instants import DAY, HOUR, MINUTE, SECOND, format_duration, format_i
 NOTHING: Final = "\N{EN DASH}"
 OTHER_NAMES: Final = "other names"
 """The group of senders whose names have no part to group them by."""
+_MOST_LISTED: Final = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def percent(part: int, whole: int, digits: int = 2) -> str:
-    """Write a share, cut to ``digits``; nothing of nothing is a dash.
+def percent(part: int, whole: int) -> str:
+    """Write a share, cut to two digits; nothing of nothing is a dash.
 
     >>> percent(99_999, 100_000), percent(1, 1), percent(1, 10**9), percent(0, 5)
     ('99.99 %', '100 %', '<0.01 %', '0 %')
@@ -24,8 +25,8 @@ def percent(part: int, whole: int, digits: int = 2) -> str:
         return NOTHING
     if part in (0, whole):
         return "100 %" if part else "0 %"
-    cut = part * 100 * 10**digits // whole
-    return f"{cut / 10**digits:.{digits}f} %" if cut else f"<{10**-digits:.{digits}f} %"
+    cut = part * 10_000 // whole
+    return f"{cut / 100:.2f} %" if cut else "<0.01 %"
 
 
 def rest(part: int, whole: int) -> str:
@@ -63,22 +64,22 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(number), "") if number else (1, 0, other) for number, other in parts)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(number: int, noun: str) -> str:
     """Write a number and what it counts.
 
     >>> count(1, "sender"), count(1200, "sender")
     ('1 sender', '1,200 senders')
     """
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(names: list[str], most: int = 8) -> str:
-    """Name up to ``most``, and how many more there are.
+def listed(names: list[str]) -> str:
+    """Name eight at most, and how many more there are.
 
-    >>> listed(["a", "b", "c"]), listed(["a", "b", "c"], 2)
-    ('a, b and c', 'a, b and 1 more')
+    >>> listed(["a", "b", "c"]), listed([*"abcdefghij"])
+    ('a, b and c', 'a, b, c, d, e, f, g, h and 2 more')
     """
-    shown = names if len(names) <= most else [*names[:most], f"{len(names) - most:,} more"]
+    shown = names if len(names) <= _MOST_LISTED else [*names[:_MOST_LISTED], f"{len(names) - _MOST_LISTED:,} more"]
     return " and ".join(filter(None, [", ".join(shown[:-1]), shown[-1]])) if shown else ""
 
 

@@ -20,7 +20,7 @@ from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.taking import ImportCounts
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.grouping import Choice
-from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS

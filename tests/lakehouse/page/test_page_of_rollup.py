@@ -10,7 +10,7 @@ from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import SenderTimes
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.period import Grid
-from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.grouping import Choice
-from aggregator.lakehouse.page.reading import read_figures
+from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from tests.support.lakehouse.histories import History
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse

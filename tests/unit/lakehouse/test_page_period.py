@@ -119,7 +119,7 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert join("<", inner, None, 5) == f"&lt;{inner}5"
 
 
-@pytest.mark.parametrize("name", ["period", "markup", "words", "heat_cells", "fleet_curve"])
+@pytest.mark.parametrize("name", ["period", "markup", "words", "heat_map", "fleet_curve"])
 def test_examples_in_the_documentation_are_true(name: str) -> None:
     results = doctest.testmod(import_module(f"aggregator.lakehouse.page.{name}"))
     assert results.attempted > 0

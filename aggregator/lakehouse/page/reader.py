@@ -1,4 +1,4 @@
-"""Read every figure of the page out of the tables: one state of them, and queries that stand in ``reading.sql``."""
+"""Read every figure of the page out of the tables: one state of them, and queries that stand in ``reader.sql``."""
 
 import re
 from collections import Counter, defaultdict
@@ -7,10 +7,11 @@ from importlib.resources import files
 from typing import Any
 
 from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
-from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping, quoted
+from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
 from aggregator.lakehouse.page.words import listed, natural
 from aggregator.lakehouse.query.engine import Tables
+from aggregator.lakehouse.query.table_scan import quoted
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR, InvalidInstant, format_instant
@@ -26,7 +27,7 @@ def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> 
     Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time,
     InvalidGrouping where they know no such region or site, or where there are too many groups to show.
     """
-    queries = dict(_NAMED.findall(files(__package__).joinpath("reading.sql").read_text(encoding="utf-8")))
+    queries = dict(_NAMED.findall(files(__package__).joinpath("reader.sql").read_text(encoding="utf-8")))
     ((first, last),) = tables.rows(queries["known_time"])
     if first is None:
         raise TablesUnreadable(
