@@ -129,7 +129,6 @@ class LiveSettings(Settings, frozen=True):
 
     @property
     def address(self) -> str:
-        """Give the address alone."""
         return self.listen.rpartition(":")[0].strip("[]")
 
     @property
@@ -155,7 +154,6 @@ class AggregatorSettings(Settings, frozen=True):
 
     @property
     def live_path(self) -> Path:
-        """Say where the live service keeps its state."""
         return Path(self.live.path or Path(self.lakehouse.path) / "live.db")
 
 

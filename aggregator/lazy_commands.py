@@ -51,16 +51,13 @@ class LazyGroup(CommandGroup):
         self._lazy = {name: command for name, command in lazy.items() if command.is_there}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name what is loaded and what can be."""
         return [*super().list_commands(ctx), *self._lazy]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Give a command, loading it where it is not."""
         lazy = self._lazy.get(cmd_name)
         return lazy.load() if lazy is not None else super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without loading any."""
         self.write_commands(formatter, self._sentences())
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

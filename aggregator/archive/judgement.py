@@ -140,7 +140,6 @@ def judged_watermark(payload: bytes, block_id: BlockId, earliest: int) -> Waterm
 
 
 def judged_revision(payload: bytes) -> Revision | QuarantineReason:
-    """Read a revision of the policy."""
     try:
         _ = payload.isascii() or payload.decode()
         found = decode_revision(payload)

@@ -31,7 +31,6 @@ class Interval(msgspec.Struct, frozen=True):
 
     @property
     def span(self) -> Span:
-        """Give when it was so."""
         return self.started_at, self.ended_at
 
 
@@ -81,7 +80,6 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Give all that should not be."""
         return (*self.beyond, *self.accused, *self.unmet)
 
     @property

@@ -82,7 +82,6 @@ class Crew:
         del self._children[name], self._watches[name]
 
     def has(self, name: str) -> bool:
-        """Tell whether it runs."""
         return name in self._children
 
     async def end(self, names: Iterable[str]) -> None:
@@ -93,11 +92,9 @@ class Crew:
                 raise CommandFailed(f"{child.name} was asked to end, and ended with {code}: see its log")
 
     async def kill(self, name: str) -> None:
-        """Kill one (SIGKILL)."""
         await self._dismissed(name).kill()
 
     async def end_all(self) -> None:
-        """End whoever still runs, however."""
         for work in self._company:
             work.cancel()
         await asyncio.gather(*(self._dismissed(name).end() for name in list(self._children)))

@@ -55,27 +55,21 @@ class DemoDirectory:
         return bool(previous)
 
     def site(self, site: str) -> Path:
-        """Give the directory of a site's agent and fleet."""
         return self.root / site
 
     def server(self, name: str) -> Path:
-        """Give the directory of a nats-server."""
         return self.root / "servers" / name
 
     def agent_file(self, site: str) -> Path:
-        """Give the settings of a site's agent."""
         return self.site(site) / "agent.toml"
 
     def script_file(self, site: str) -> Path:
-        """Give the script of what goes wrong at a site."""
         return self.site(site) / "outages.toml"
 
     def truth_file(self, site: str) -> Path:
-        """Give the file in which a site's simulator writes who was up when."""
         return self.site(site) / "truth.jsonl"
 
     def log(self, name: str) -> Path:
-        """Give the file for what a command prints."""
         return self.logs / f"{name}.log"
 
     def write_settings(

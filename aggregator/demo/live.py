@@ -59,12 +59,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
     @property
     def waiting_registrations(self) -> int:
-        """Count the registrations that wait for the region."""
         return self.outbox["registrations"].rows
 
     @property
     def waiting(self) -> int:
-        """Count the records that wait for the region."""
         return sum(lane.rows for lane in self.outbox.values())
 
     def count(self, what: str) -> int:
@@ -119,7 +117,6 @@ class LivePart:
         await _until(self._fleets_began, "the simulated fleets begin to register", START_DEADLINE)
 
     async def play(self) -> None:
-        """Let everything happen, at its time."""
         began_at = max(self._began_at(site) for site in SITES)
         for act in sorted(self._acts(), key=lambda act: act.at):
             due_at = began_at + self._played.length(act.at)

@@ -62,7 +62,6 @@ class _Archive:
         self.strange: list[str] = []
 
     def take(self, message: Msg) -> None:
-        """Note one message."""
         subject = parse_subject(message.subject)
         if subject is None:
             self.strange.append(f"a message on {message.subject} is in the archive")
@@ -162,7 +161,6 @@ async def _compare_with_stream(site: str, digests: dict[int, bytes], stage: Stag
 
 
 async def _messages(url: str, stream: str, domain: str) -> AsyncIterator[Msg]:
-    """Read a whole stream."""
     client = await connected(url)
     try:
         messages = every_message(client, stream, api=api_prefix(domain), deadline=_DEADLINE)

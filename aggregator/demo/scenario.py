@@ -93,7 +93,6 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def sender_count(self) -> int:
-        """Count the senders of all sites."""
         return self.senders_per_site * len(SITES)
 
     def incidents(self) -> tuple[Incident, ...]:
@@ -110,7 +109,6 @@ class Scenario(msgspec.Struct, frozen=True):
         )
 
     def script(self, site: str) -> str:
-        """Write the script of outages for a site's simulator."""
         return "\n".join(incident.table for incident in self.incidents() if incident.site == site and incident.table)
 
     def _rack(self, site: str, rack: int, down: tuple[float, float], what: str, back: str) -> Incident:

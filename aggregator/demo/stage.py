@@ -42,12 +42,10 @@ class Stage:
 
     @property
     def uplink_urls(self) -> dict[str, str]:
-        """Say where the agents of each region connect."""
         return {region: link.url for region, link in self._uplinks.items()}
 
     @property
     def site_urls(self) -> dict[str, str]:
-        """Say where the senders and the agent of each site connect."""
         return {site: server.url for site, server in self.sites.items()}
 
     async def cut(self, region: str) -> None:
@@ -56,7 +54,6 @@ class Stage:
         await self._uplinks[region].cut()
 
     async def restore(self, region: str) -> None:
-        """Heal what was cut."""
         await self._hub_links[region].restore()
         await self._uplinks[region].restore()
 

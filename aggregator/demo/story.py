@@ -55,16 +55,13 @@ class Story:
         return time.monotonic() - self._spoke_at > _QUIET_FOR
 
     def chapter(self, title: str) -> None:
-        """Begin a new part."""
         self._write("")
         self._timed(title, Tone.STRONG)
 
     def say(self, text: str, tone: Tone = Tone.PLAIN) -> None:
-        """Say something that happens now."""
         self._timed(text, tone, indent="  ")
 
     def event(self, place: str, text: str, tone: Tone = Tone.PLAIN) -> None:
-        """Say something that happens now, and where."""
         self._timed(f"{place:8} {text}", tone, indent="  ", hanging=" " * 11)
 
     def command(self, command: Sequence[str]) -> None:

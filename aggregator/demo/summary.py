@@ -77,7 +77,6 @@ _SITES: Sequence[Column[_Site]] = (
 def tell_outcome(
     story: Story, played: Scenario, verdicts: tuple[Verdict, ...], evidence: Evidence, kept: tuple[Promise, ...]
 ) -> None:
-    """Print the summary."""
     story.text()
     story.text("DOWNTIME: WHAT HAPPENED TO WHOM, WHAT THE TRUTH IS, AND WHAT MUSTER SAYS", Tone.STRONG)
     story.text()

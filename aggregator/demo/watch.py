@@ -79,7 +79,6 @@ class HubWatch:
         self._arrived[advisory.site, advisory.kind].add(advisory, int(delay))
 
     async def take_watermark(self, message: Msg) -> None:
-        """Note how far a site is through."""
         watermark = readable(decode_watermark, message)
         if watermark is None:
             return
@@ -190,7 +189,6 @@ async def _region(client: Client, region: str) -> _Region:
 
 @asynccontextmanager
 async def watching(stage: Stage, story: Story) -> AsyncIterator[HubWatch]:
-    """Watch the hub's REPORT."""
     client = await connected(stage.hub.url)
     try:
         jetstream = client.jetstream()

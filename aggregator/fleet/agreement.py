@@ -85,7 +85,6 @@ class Agreement(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether nothing differs."""
         return not (self.contradict or self.only_live or self.only_tables) and self.is_service_same
 
     def __str__(self) -> str:

@@ -229,7 +229,6 @@ def session_settings(settings: AggregatorSettings, progress: Progress, *, read_o
 
 
 def warehouse(settings: AggregatorSettings) -> Path:
-    """Give the directory of the tables."""
     return Path(settings.lakehouse.path).absolute()
 
 

@@ -53,7 +53,6 @@ class Book:
                     self.windows[number] = cancelled
 
     def revisions_for(self, block_id: BlockId) -> list[Revision]:
-        """List the revisions that are for a block."""
         block = Scope(block_id.region, block_id.site, block_id.block)
         return [revision for scope, revision in self.revisions if scope.covers(block)]
 
@@ -116,7 +115,6 @@ def cancelled_maintenance(book: Book, number: int) -> tuple[Scope, Order]:
 
 
 def revision_text(scoped: ScopedRevision) -> str:
-    """Say in a few words what a revision says."""
     return " ".join(_order_parts(scoped.revision.order))
 
 

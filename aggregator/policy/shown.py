@@ -61,7 +61,6 @@ def history_as_json(book: Book) -> list[dict[str, Any]]:
 
 
 def state(window: Window, now: int) -> str:
-    """Say how a window stands at ``now``."""
     if window.cancelled_by:
         return "cancelled"
     if now < window.order.started_at_us:

@@ -30,7 +30,6 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Tell whether it came as claimed."""
         return bool(self.found == self.expected)
 
 
@@ -49,16 +48,13 @@ class Narrator:
 
     @property
     def room(self) -> int:
-        """Give the columns that a table may have."""
         return self._width - len(_INDENT)
 
     def introduce(self, *lines: str) -> None:
-        """Say what is played."""
         for line in lines:
             self._say(line, "", "  ")
 
     def chapter(self, title: str) -> None:
-        """Begin another part."""
         self._tell("")
         self._say(title, "", "  ")
 
@@ -72,7 +68,6 @@ class Narrator:
         self._say(text, "    ", "      ")
 
     def show(self, claim: str, found: Any, expected: Any, note: str = "") -> None:
-        """Show one thing, as it is."""
         step = Step(claim, found, expected, note)
         self.steps.append(step)
         wrong = "" if step.holds else f", not {_shown(expected)}"

@@ -138,7 +138,6 @@ async def jetstream_states(client: Client, count: int, deadline: float = GATHER_
 
 
 def clusters(states: list[ServerState]) -> list[ClusterSize]:
-    """Count servers and connections by cluster."""
     names = sorted({each.server.cluster for each in states})
     by_name = {name: [each.statsz for each in states if each.server.cluster == name] for name in names}
     return [ClusterSize(name, len(of), sum(each.connections for each in of)) for name, of in by_name.items()]
@@ -171,7 +170,6 @@ def format_jetstream(states: list[JetStreamAnswer], width: int = UNWRAPPED) -> s
 
 
 def format_meta_group(members: list[Member], width: int = UNWRAPPED) -> str:
-    """Lay out the meta group."""
     return format_table(_META_COLUMNS, members, width)
 
 

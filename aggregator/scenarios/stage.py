@@ -43,7 +43,6 @@ class Topology:
         self._tell = tell
 
     def add(self, head: str) -> None:
-        """Name more servers."""
         self._head += head
 
     async def plan(self, streams: str | None = None) -> Plan:
@@ -89,11 +88,9 @@ class Topology:
 
     @property
     def way(self) -> str:
-        """Say how to look at it from elsewhere."""
         return f"muster-aggregator report --config {self.path}"
 
     async def report(self) -> Report:
-        """Give both tables."""
         topology = load_settings(self.path, TopologySettings)
         wanted = desired(topology)
         async with connections(topology) as opened:
@@ -156,7 +153,6 @@ class JetStream:
         return await request_json(self.client, f"$JS.API.{subject}", body, dict[str, Any], deadline=REQUEST_DEADLINE)
 
     async def insist(self, subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Do so below ``$JS.API.``."""
         return await insist(self.client, f"$JS.API.{subject}", body)
 
     async def answer(self, subject: str, body: Mapping[str, Any] | None = None) -> str:
@@ -182,15 +178,12 @@ class JetStream:
         return True
 
     async def has(self, stream: str, sequence: int) -> bool:
-        """Tell whether a stream holds a message."""
         return await self.answer(f"STREAM.MSG.GET.{stream}", {"seq": sequence}) == ACCEPTED
 
     async def is_now(self, stream: str, messages: list[dict[str, Any]]) -> bool:
-        """Tell whether a stream holds just these messages."""
         return await self.messages(stream) == messages
 
     async def bodies(self, stream: str) -> list[str]:
-        """Give the bodies of all messages of a stream, in its order."""
         return [b64decode(message.get("data", "")).decode() for message in await self.messages(stream)]
 
     async def last_body(self, stream: str, subject: str) -> str:
@@ -205,7 +198,6 @@ class JetStream:
         return b64decode(answer["message"].get("data", "")).decode()
 
     async def subjects(self, stream: str) -> list[str]:
-        """Give the subjects of all messages of a stream, in its order."""
         return [message["subject"] for message in await self.messages(stream)]
 
     async def fetch(self, stream: str, consumer: str, count: int) -> list[str]:
@@ -217,7 +209,6 @@ class JetStream:
         return [message.data.decode() for message in messages]
 
     async def direct_get(self, stream: str, sequence: int) -> str:
-        """Give the body of a message by direct get."""
         subject = f"{api_prefix()}.DIRECT.GET.{stream}"
         answer = await self.client.request(subject, b'{"seq":%d}' % sequence, timeout=REQUEST_DEADLINE)
         return answer.data.decode()
@@ -239,11 +230,9 @@ class JetStream:
         return True
 
     async def info(self, stream: str) -> dict[str, Any]:
-        """Give STREAM.INFO."""
         return await self.request(f"STREAM.INFO.{stream}")
 
     async def count(self, stream: str) -> int:
-        """Count the messages of a stream."""
         return int((await self.info(stream))["state"]["messages"])
 
     async def messages(self, stream: str) -> list[dict[str, Any]]:

@@ -33,7 +33,6 @@ def numbered(source: Config, number: int) -> list[Config]:
 
 
 def number_of(source: Config) -> int:
-    """Give the number of a confined source."""
     last = str(source["subject_transforms"][-1]["dest"])
     return int(last.removeprefix(confinement_of(source)).removeprefix(".") or 1)
 

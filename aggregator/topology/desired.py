@@ -75,7 +75,6 @@ def is_beside_the_archive(topology: TopologySettings, region: RegionSettings) ->
 
 
 def relay_consumer(relay: RelaySettings, block: str) -> str:
-    """Name the consumer of the FLEET through which a relay's block reads."""
     return f"muster-{relay.name}-{block}"
 
 
@@ -287,7 +286,6 @@ def _free_fields(wanted: FreeStreamSettings, own_domain: str) -> Config:
 
 
 def _free_source(origin: OriginSettings, own_domain: str) -> Config:
-    """Give the plain form of what a ``[[stream]]`` copies."""
     external = {"api": origin.api, "deliver": origin.deliver} if origin.api else None
     if origin.domain not in ("", own_domain):
         external = {"api": api_prefix(origin.domain)}

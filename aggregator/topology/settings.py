@@ -87,7 +87,6 @@ class RegionSettings(Settings, frozen=True):
 
     @property
     def jetstream_domain(self) -> str:
-        """Where its FLEET stream lives."""
         return self.domain or self.name
 
 
@@ -272,5 +271,4 @@ class TopologySettings(Settings, frozen=True):
             yield f"{stream.domain or domains.get(stream.place, f'site {stream.place}')}/{stream.name}"
 
     def fleet_of(self, region: RegionSettings) -> FleetSettings:
-        """Give the settings of a region's FLEET stream."""
         return region.fleet or self.fleet

@@ -194,5 +194,4 @@ class FreeStreamSettings(StreamSettings, frozen=True):
 
     @property
     def origins(self) -> tuple[OriginSettings, ...]:
-        """What it copies, either way."""
         return self.sources if self.mirror is None else (self.mirror,)

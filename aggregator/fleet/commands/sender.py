@@ -64,7 +64,6 @@ def _path(found: SenderRow) -> str:
 
 
 def lines(story: SenderStory) -> Iterator[str]:
-    """Tell a story in lines."""
     found = story.sender
     yield f"{found.sender}  at {found.region}.{found.site}.{found.block}"
     since = f" since {format_instant(found.since_us)}" if found.since_us else ""

@@ -42,7 +42,6 @@ class Span(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Give the number of sequences."""
         return max(0, self.last - self.first + 1)
 
     def __str__(self) -> str:

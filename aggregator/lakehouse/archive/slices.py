@@ -100,7 +100,6 @@ def encoded_connection(settings: ConnectionSettings) -> str:
 
 
 def decoded_connection(text: str) -> ConnectionSettings:
-    """Read them back."""
     return msgspec.json.decode(text, type=ConnectionSettings, dec_hook=lambda _type, found: FilePath(found))
 
 

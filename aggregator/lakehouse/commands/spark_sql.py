@@ -91,5 +91,4 @@ def _run(command: list[str], environment: Mapping[str, str], properties: Mapping
 
 
 def _property(value: str) -> str:
-    """Write a value for Java's properties file."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -121,7 +121,6 @@ class _Form(NamedTuple):
     csv_safe: bool
 
     def write(self, tables: Tables, query: str) -> None:
-        """Answer a query."""
         names, rows = tables.answer(tables.read_only_statement(query))
         if self.name != "table" and not self.limit:
             self._write(names, rows)

@@ -60,7 +60,6 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
 
     @property
     def block(self) -> str:
-        """Give the block under which these senders stand in the tables."""
         return BLOCK_PREFIX + self.source
 
     @property
@@ -70,7 +69,6 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
 
     @property
     def named_columns(self) -> tuple[str, ...]:
-        """Give the columns that are asked for, as they were named."""
         return (
             *self.sender,
             *(name for name in (self.start, self.stop, self.duration, self.state) if name is not None),

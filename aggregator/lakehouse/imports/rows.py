@@ -110,7 +110,6 @@ class RowReader:
         self.ambiguous_count = 0
 
     def read(self, fields: Sequence[str]) -> Interval | Unreadable:
-        """Say what a row is."""
         if len(fields) != self._column_count and (
             len(fields) < self._column_count or any(field.strip() for field in fields[self._column_count :])
         ):

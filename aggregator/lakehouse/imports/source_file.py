@@ -83,7 +83,6 @@ class SourceFile:
             yield from self._csv_rows(self._separator)
 
     def close(self) -> None:
-        """Let the file go."""
         self._file.close()
         self._raw.close()
 

@@ -77,7 +77,6 @@ class Staged(msgspec.Struct, frozen=True):
 
     @property
     def quarantined_count(self) -> int:
-        """Count the rows that were not taken."""
         return sum(self.reasons.values())
 
 

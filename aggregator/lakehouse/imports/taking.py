@@ -115,7 +115,6 @@ def take(spark: SparkSession, files: Sequence[Staged], mapping: Mapping, stands:
 
 
 def staged_intervals(spark: SparkSession, file: Staged, mapping: Mapping) -> DataFrame:
-    """Give the rows that a staged file has for the table ``imports``."""
     rows = spark.read.parquet(f"file://{file.directory}/{staging.INTERVALS}")
     return rows.select(
         "region",

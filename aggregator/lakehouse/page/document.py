@@ -54,7 +54,6 @@ _ICON: Final = (
 
 
 def render(figures: Figures) -> str:
-    """Write the whole page."""
     clock = Clock(figures.period)
     groups, singles = group_outages(figures.outages)
     body = element(

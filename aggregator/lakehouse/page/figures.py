@@ -92,7 +92,6 @@ class Site(NamedTuple):
 
     @property
     def group(self) -> Group:
-        """Give it as a group of its senders."""
         return Group(self.region, self.site, self.sender_count, self.times, self.outage_count, self.heard_through)
 
 
@@ -175,7 +174,6 @@ class Figures(NamedTuple):
 
     @property
     def times(self) -> SenderTimes:
-        """Add up all sites."""
         return SenderTimes().plus(*(site.times for site in self.sites))
 
     @property
@@ -195,5 +193,4 @@ class Figures(NamedTuple):
 
     @property
     def regions(self) -> list[str]:
-        """Name the regions."""
         return sorted({site.region for site in self.sites})

@@ -22,7 +22,6 @@ class Grouping(NamedTuple):
 
     @property
     def is_by_site(self) -> bool:
-        """Tell whether the groups are the sites."""
         return self == BY_SITE
 
     @property

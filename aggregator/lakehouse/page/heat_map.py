@@ -191,7 +191,6 @@ def _worst_first(groups: Iterable[Group]) -> list[Group]:
 
 
 def title_of(group: Group) -> str:
-    """Give what a group is called."""
     return group.name or OTHER_NAMES
 
 

@@ -32,7 +32,6 @@ class Period(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Give how long it is."""
         return self.ended_at - self.started_at
 
     def strip_style(self, started_at: int, ended_at: int) -> str:
@@ -87,7 +86,6 @@ def heat_grid(period: Period) -> Grid:
 
 
 def curve_grid(period: Period) -> Grid:
-    """Choose the points of the curve."""
     steps = (*_LADDER, DAY, *_WEEKS)
     fitting = next((step for step in steps if period.length <= MOST_POINTS * step), _WEEKS[-1])
     return Grid(fitting, _MONDAY if fitting in _WEEKS else 0)

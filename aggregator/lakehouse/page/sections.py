@@ -133,7 +133,6 @@ def _absences(site: Site, period: Period) -> list[Period]:
 
 
 def _strips(figures: Figures, absences: Mapping[tuple[str, str], Sequence[Period]]) -> Html:
-    """Draw a strip of time for each site."""
     strips = []
     for site in figures.sites:
         name = site.region, site.site

@@ -267,7 +267,6 @@ class Tables:
         return sql
 
     def close(self) -> None:
-        """Let the files go."""
         self._connection.close()
         self._catalog.close()
 
@@ -340,7 +339,6 @@ class Tables:
         return set(_mentioned(self._views[view], _KNOWN)) - {view}
 
     def _columns(self) -> dict[str, tuple[str, ...]]:
-        """Give the columns of every table and view."""
         columns: dict[str, tuple[str, ...]] = dict.fromkeys(self.names, ())
         query = "SELECT table_name, list(column_name ORDER BY ordinal_position) FROM information_schema.columns"
         rows = self._connection.execute(f"{query} WHERE table_schema = ? GROUP BY 1", [NAMESPACE]).fetchall()

@@ -88,7 +88,6 @@ def _remote(table: Table, files: list[str]) -> dataset.Dataset:
 
 
 def duckdb_type(kind: IcebergType) -> str:
-    """Name an Iceberg type in DuckDB's words."""
     if isinstance(kind, DecimalType):
         return f"DECIMAL({kind.precision}, {kind.scale})"
     if isinstance(kind, MapType):
@@ -105,5 +104,4 @@ def duckdb_type(kind: IcebergType) -> str:
 
 
 def quoted(text: str) -> str:
-    """Write a text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"

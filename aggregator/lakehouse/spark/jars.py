@@ -37,12 +37,10 @@ class Jar(msgspec.Struct, frozen=True):
 
     @property
     def coordinates(self) -> str:
-        """Name it as Maven does: ``group:artifact:version``."""
         return f"{self.group}:{self.artifact}:{self.version}"
 
     @property
     def file_name(self) -> str:
-        """Name its file as Maven repositories do."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -80,7 +78,6 @@ JARS = (ICEBERG, SQLITE)
 
 
 def jars_for(catalog: CatalogSettings) -> tuple[Jar, ...]:
-    """Name the jars that a catalog and its warehouse take."""
     driver = {"sqlite": (SQLITE,), "postgresql": (POSTGRESQL,), "rest": ()}[catalog.type]
     return (ICEBERG, *driver, *((AWS,) if _may_be_on_s3(catalog) else ()))
 

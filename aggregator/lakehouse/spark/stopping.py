@@ -60,11 +60,9 @@ class StopSignal:
         self._canceller = threading.Thread(target=self._cancel, name="stop-signal", daemon=True)
 
     def is_asked(self) -> bool:
-        """Tell whether the process was asked to end."""
         return self._number != 0
 
     def __enter__(self) -> Self:
-        """Listen to the signals."""
         self._canceller.start()
         for number in _SIGNALS:
             signal.signal(number, self._ask)
@@ -73,7 +71,6 @@ class StopSignal:
     def __exit__(
         self, _type: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        """Leave the signals to whom they were."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self._end)

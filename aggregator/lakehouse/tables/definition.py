@@ -30,12 +30,10 @@ class Table(NamedTuple):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """Give the columns in their order."""
         return tuple(column.name for column in self.columns)
 
     @property
     def identifier(self) -> str:
-        """Give the table's name within the catalog: ``muster.<name>``."""
         return f"{NAMESPACE}.{self.name}"
 
 

@@ -67,7 +67,6 @@ async def _all_answer(publisher: JetStream, subject: str, domains: set[str]) -> 
 
 
 async def play(scene: Scene, at_hub: JetStream, at_spokes: tuple[JetStream, JetStream]) -> None:
-    """Lay out what the documentation lays out, in its order."""
     await _command_and_control(scene, at_hub)
     await _gather(scene, at_hub, at_spokes[0])
     await _back_up(scene, at_spokes[0])

@@ -41,7 +41,6 @@ class Credentials:
         return path
 
     def of(self, account: Account) -> AuthSettings:
-        """Say how to log in to an account."""
         return AuthSettings(credentials_file=FilePath(self.path(account)))
 
 
@@ -64,7 +63,6 @@ class Network:
         return [self._operator.system, *self._joined]
 
     def urls(self, cluster: str) -> tuple[str, ...]:
-        """Where clients of a cluster connect."""
         return self.clusters[cluster].urls
 
     async def start(self, joined: Sequence[Account]) -> None:
@@ -89,7 +87,6 @@ class Network:
         await cluster.start(*cluster.servers)
 
     async def kill_cluster(self, name: str) -> None:
-        """Kill the servers of a cluster (SIGKILL)."""
         await asyncio.gather(*(server.kill() for server in self.clusters[name].servers.values()))
 
     def join(self, joined: Sequence[Account]) -> None:
@@ -105,7 +102,6 @@ class Network:
         self._link(self._joined, is_cut=False)
 
     async def close(self) -> None:
-        """Kill whatever runs."""
         await asyncio.gather(*(cluster.close() for cluster in self.clusters.values()))
 
     def _hub_settings(self, settings: ServerSettings) -> ServerSettings:
@@ -187,7 +183,6 @@ async def push(administrator: Client, token: str) -> list[str]:
 
 
 def server_names() -> list[str]:
-    """Name all servers, in their order."""
     return [member.name for cluster in (HUB, *SPOKES) for member in _members(cluster)]
 
 

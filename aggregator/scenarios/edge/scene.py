@@ -38,7 +38,6 @@ class Scene:
         self.topology = Topology(directory / "topology.toml", head, narrator.sentence)
 
     def connected(self, account: Account, cluster: str = HUB) -> AbstractAsyncContextManager[JetStream]:
-        """Log in to an account at the first server of a cluster."""
         return connected(self.net.urls(cluster)[0], auth=self._credentials.of(account))
 
     async def answers(self, account: Account, cluster: str) -> bool:

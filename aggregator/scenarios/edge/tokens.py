@@ -33,7 +33,6 @@ class Account:
         self.exports.append({"name": subject, "subject": subject, "type": "service", "response_type": "Stream"})
 
     def lend_stream(self, subject: str) -> None:
-        """Let others hear what is sent on a subject."""
         self.exports.append({"name": subject, "subject": subject, "type": "stream"})
 
     def take_service(self, lender: "Account", subject: str, own: str = "") -> None:
@@ -41,7 +40,6 @@ class Account:
         self._take("service", lender, subject, own)
 
     def take_stream(self, lender: "Account", subject: str) -> None:
-        """Hear a stream of another account."""
         self._take("stream", lender, subject, "")
 
     def end_services(self) -> None:
@@ -61,7 +59,6 @@ class Account:
         )
 
     def claims(self) -> dict[str, Any]:
-        """Say what the operator vouches for."""
         limits: dict[str, Any] = dict.fromkeys(_LIMITS, _UNLIMITED) | {"wildcards": True}
         if self.has_jetstream:
             limits |= dict.fromkeys(_JETSTREAM_LIMITS, _UNLIMITED)

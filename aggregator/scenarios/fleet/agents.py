@@ -46,7 +46,6 @@ class Agents:
         self._children[site] = await Child.start(f"the agent of {site}", command, log=place / "agent.log")
 
     async def kill(self, site: str) -> None:
-        """Kill one (SIGKILL)."""
         await self._children.pop(site).kill()
 
     async def end(self) -> list[int]:

@@ -165,7 +165,6 @@ async def _observe_overtaken(wanted: Iterable[Desired], opened: Connections, fou
 
 
 def _overtaken(wanted: Iterable[Desired], found: Found) -> Iterator[Origin]:
-    """List the origins that copies are beyond."""
     for each in wanted:
         current = found.streams.get(each.key) if isinstance(each, DesiredStream) else None
         if not isinstance(each, DesiredStream) or current is None:

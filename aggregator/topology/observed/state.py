@@ -105,7 +105,6 @@ class FoundStream(msgspec.Struct, frozen=True):
 
     @property
     def is_sealed(self) -> bool:
-        """Tell whether it takes neither messages nor changes, for good."""
         return bool(self.config.get("sealed"))
 
 
@@ -246,7 +245,6 @@ def beyond(mirror: FoundStream, origin: FoundStream | None) -> int:
 
 
 def sources_of(stream: FoundStream) -> list[Config]:
-    """Give the sources that a stream is configured with."""
     return stream.config.get("sources") or []
 
 

@@ -91,7 +91,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def destructive(self) -> tuple[Change, ...]:
-        """The steps that lose messages or cut a flow."""
         return tuple(change for change in self.changes if change.destroys)
 
 

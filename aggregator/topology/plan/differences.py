@@ -154,7 +154,6 @@ def confines(new: Config, old: Config) -> bool:
 
 
 def title(source: Config) -> str:
-    """Name a source as people do."""
     taken = ", ".join(subject for subject, _ in taken_subjects(source))
     return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
 

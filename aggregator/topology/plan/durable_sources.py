@@ -98,7 +98,6 @@ def _found_forms(copying: Copying, found: Found) -> Iterator[Config]:
 
 
 def _with_consumers(stream: DesiredStream, consumers: list[DesiredConsumer]) -> DesiredStream:
-    """Give a stream whose copies read through these consumers."""
     config = dict(stream.config)
     for each in consumers:
         assert each.copying is not None

@@ -23,7 +23,6 @@ def streams_to_recreate(wanted: Iterable[Desired], found: Found) -> set[StreamKe
 
 
 def _needs_recreation(wanted: DesiredStream, found: Found) -> bool:
-    """Tell whether a stream is to be made, or made again."""
     if wanted.place in found.unreachable:
         return False
     current = found.streams.get(wanted.key)

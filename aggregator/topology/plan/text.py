@@ -43,7 +43,6 @@ def format_plan(plan: Plan) -> str:
 
 
 def change_lines(change: Change) -> Iterator[str]:
-    """Write one step: what is done, and each field that it changes."""
     yield from step_lines(change)
     for field in change.fields:
         if change.action is Action.CREATE and _is_unremarkable(field):
@@ -57,7 +56,6 @@ def change_lines(change: Change) -> Iterator[str]:
 
 
 def step_lines(change: Change) -> Iterator[str]:
-    """Write what one step does, and what else to know of it."""
     what = f"consumer {change.consumer} on {change.stream}" if change.consumer else f"stream {change.stream}"
     yield f"{_SIGNS[change.action]} {change.action} {what}" + (f", which {change.destroys}" if change.destroys else "")
     if change.remark:
@@ -88,7 +86,6 @@ def warning_lines(plan: Plan) -> Iterator[str]:
 
 
 def named(change: Change) -> str:
-    """Name what a step is about, within a sentence."""
     return f"{change.consumer} on {change.stream}" if change.consumer else change.stream
 
 
@@ -97,7 +94,6 @@ def _is_unremarkable(field: FieldChange) -> bool:
 
 
 def summary(plan: Plan) -> str:
-    """Count the steps in one line."""
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
     text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
     text = text or f"nothing {'that can be done' if plan.sealed else 'to do'}" + (

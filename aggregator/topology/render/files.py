@@ -35,7 +35,6 @@ class RenderDirectory:
         self.written: list[Path] = []
 
     def make_keys(self, servers: Iterable[Server]) -> None:
-        """Make the keys that are missing."""
         for name in list(self._missing_keys(servers)):
             self._write(self._keys / f"{name}.nk", make_key(KeyKind.USER).seed + "\n", _SECRET)
 

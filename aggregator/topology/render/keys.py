@@ -27,7 +27,6 @@ class Key(msgspec.Struct, frozen=True):
 
 
 def make_key(kind: KeyKind) -> Key:
-    """Draw a new pair."""
     return key_of(nkeys.encode_seed(secrets.token_bytes(32), kind.value).decode())
 
 

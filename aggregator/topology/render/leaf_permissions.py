@@ -65,12 +65,10 @@ def account_of_region(topology: TopologySettings, region: RegionSettings) -> Acc
 
 
 def account_name(region: RegionSettings) -> str:
-    """Name the account that a region's link has at the hub."""
     return f"REGION_{region.name}"
 
 
 def leaf_key(region: RegionSettings) -> str:
-    """Name the key with which a region's servers open their link."""
     return f"{region.name}-leaf"
 
 

@@ -180,7 +180,6 @@ def agent_at_site(site: SiteSettings) -> Grant:
 
 
 def nodes_at_site(site: SiteSettings) -> Grant:
-    """Let nodes, or what adapts them, register."""
     return Grant(f"{site.name}-nodes", site.registration.subjects, (_inbox("nodes"),))
 
 

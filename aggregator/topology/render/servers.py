@@ -45,7 +45,6 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """What all its users may do."""
         return tuple(grant for account in self.accounts for grant in account.grants)
 
     @property

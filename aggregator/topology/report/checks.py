@@ -37,7 +37,6 @@ class Limits(msgspec.Struct, frozen=True):
     fullness: tuple[float, float] = (NEARLY_FULL, 0.95)
 
     def severity(self, value: float, limits: tuple[float, float]) -> Severity:
-        """Grade a value."""
         return Severity.CRITICAL if value > limits[1] else Severity.WARNING if value > limits[0] else Severity.OK
 
 

@@ -59,7 +59,6 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name it as people do."""
         return f"{self.site}, block {self.block}"
 
 

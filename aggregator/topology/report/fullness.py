@@ -26,7 +26,6 @@ class Fullness(msgspec.Struct, frozen=True):
 
 
 def fullnesses(topology: TopologySettings, wanted: Iterable[DesiredStream], found: Found) -> Iterator[Fullness]:
-    """Tell of all streams and places that have a limit."""
     hub = hub_place(topology)
     for each in wanted:
         stream = found.streams.get(each.key)

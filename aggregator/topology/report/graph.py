@@ -16,7 +16,6 @@ _SHAPES = {"origin": "box", "sourced": "box3d", "mirror": "folder"}
 
 
 def replication_graph(report: Report) -> str:
-    """Write the graph of all streams of a report, and of the origins that it speaks of."""
     nodes = {(row.place, row.name): _stream_node(row) for row in report.streams}
     for copied in report.replication:
         nodes.setdefault((copied.source_place, copied.source), _foreign_node(copied))

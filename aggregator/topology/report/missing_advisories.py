@@ -226,7 +226,6 @@ def _mark(message: Stored | None, position: int, left: int) -> _Mark:
 
 
 def _advisories_of(block: BlockId) -> str:
-    """Give the subjects of a block's advisories."""
     return f"{ROOT}.{block}.advisory.*"
 
 

@@ -98,7 +98,6 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> CopyKey:
-        """Tell one copying from another."""
         return self.place, self.stream, self.api, self.source, self.takes
 
     @property

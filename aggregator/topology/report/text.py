@@ -90,7 +90,6 @@ def another_past(row: ReplicationRow) -> str:
 
 
 def not_copied(row: ReplicationRow) -> str:
-    """Say of a copying that is missing what helps."""
     return f"{row.stream} does not copy {row.source} of {row.source_place}: apply takes it up"
 
 
