@@ -27,14 +27,32 @@ SMALL = {
     "spark.executor.extraJavaOptions": QUICK_JAVA,
 }
 
-WITH_MANY_ROWS = """
+LOSING_EXECUTORS = """
+import os
+from pathlib import Path
+
 from aggregator.cli import main
+from aggregator.lakehouse.derive.derivation import Derivation
 from aggregator.lakehouse.spark import effort
 
 effort.FEW_ROWS = 0
+write = Derivation._write
+
+
+def and_lose_executors(derivation, rows, table, *others, **named):
+    write(derivation, rows, table, *others, **named)
+    if table.name == "site_coverage_daily":
+        lost = [int(pid) for worker in {workers} for each in Path("/proc", str(worker)).glob("task/*/children")
+                for pid in each.read_text().split()]
+        assert lost
+        for pid in lost:
+            os.kill(pid, 9)
+
+
+Derivation._write = and_lose_executors
 main()
 """
-"""The command, to which three rows are as many as any."""
+"""The command, to which three rows are as many as any, and whose executors are killed in the middle of a derivation."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +73,9 @@ def by_hand(master: str) -> str:
     return lines
 
 
-def test_rollups_on_two_workers_write_the_same_tables_whoever_calls_spark_submit(tmp_path: Path) -> None:
+def test_rollups_on_workers_that_lose_their_executors_write_the_same_tables_whoever_calls_spark_submit(
+    tmp_path: Path,
+) -> None:
     site = Block("eu-west", "dub1")
     said = [site.new("n1", START + HOUR), site.stale("n1", START + 2 * HOUR), site.watermark(START, START + DAY)]
     config = tmp_path / "aggregator.toml"
@@ -64,11 +84,12 @@ def test_rollups_on_two_workers_write_the_same_tables_whoever_calls_spark_submit
         tables = f'[lakehouse]\npath = "tables"\n{spark_block(SMALL)}'
         config.write_text(f'[hub]\nservers = ["{hub.server.url}"]\n{tables}')
         rollup = ["rollup", "--once", "--config", str(config), "--master", spark.url]
-        command = [sys.executable, "-c", WITH_MANY_ROWS, *rollup]
+        command = [sys.executable, "-c", LOSING_EXECUTORS.format(workers=spark.pids), *rollup]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
         assert ran.returncode == 0, ran.stderr
         assert "read 3 = written 3 + duplicates 0 + quarantined 0" in ran.stdout
         assert spark.all_took_part()
+        assert spark.executors_started() > 2
         hub.publish([site.recovered("n1", START + DAY + HOUR), site.watermark(START, START + DAY + 2 * HOUR)])
         ran = subprocess.run(
             ["bash", "-euc", by_hand(spark.url)],

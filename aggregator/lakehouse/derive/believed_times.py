@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from aggregator.archive.reach import LOOK_BACK, SKEW
 from aggregator.lakehouse.derive.intervals import SENDER
+from aggregator.lakehouse.spark.effort import computed_once
 from shared.identifiers import AdvisoryKind
 
 
@@ -74,7 +75,7 @@ def in_site_order(advisories: DataFrame) -> DataFrame:
 
 def in_site_order_where_ahead(advisories: DataFrame) -> DataFrame:
     """Do so of all senders of whom anything is ahead: nearly always there is none, and one look is all it takes."""
-    senders = advisories.where("is_ahead").select(*SENDER).distinct().localCheckpoint()
+    senders = computed_once(advisories.where("is_ahead").select(*SENDER).distinct())
     if senders.isEmpty():
         return advisories
     others, own = (advisories.join(senders, [*SENDER], how) for how in ("left_anti", "left_semi"))

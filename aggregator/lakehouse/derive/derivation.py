@@ -25,7 +25,7 @@ from aggregator.lakehouse.derive.imported_intervals import imported_coverage, im
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals import sender_intervals, words
 from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance, begin_with, declared
-from aggregator.lakehouse.spark.effort import fit_windows, joined_as, looked_at_again
+from aggregator.lakehouse.spark.effort import computed_once, fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
     IMPORT_AVAILABILITY,
@@ -158,7 +158,7 @@ class Derivation:
         known_through, interval = self._known_through, self._interval
         maintenance = DeclaredMaintenance(self._spark, windows, min(begins.values()), known_through)
         intervals, covered = self._read(SENDER_INTERVALS), maintenance.cut_coverage(self._read(SITE_COVERAGE))
-        by_day = coverage.coverage_windows(covered, DAY_US, begins, known_through).localCheckpoint()
+        by_day = computed_once(coverage.coverage_windows(covered, DAY_US, begins, known_through))
         held = by_day.agg(
             f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
         ).first()
@@ -183,12 +183,12 @@ class Derivation:
         write(exceptions, SENDER_DAY_EXCEPTIONS)
         in_time = selected(_days_since(begins), SENDER_DAY_EXCEPTIONS)
         days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(in_time))
-        site_days = availability.site_availability_daily(
-            spans, days_cut, by_day, known_through, interval
-        ).localCheckpoint()
-        site_hours = availability.site_availability_hourly(
-            spans, days_cut, by_day, known_through, interval
-        ).localCheckpoint()
+        site_days = computed_once(
+            availability.site_availability_daily(spans, days_cut, by_day, known_through, interval)
+        )
+        site_hours = computed_once(
+            availability.site_availability_hourly(spans, days_cut, by_day, known_through, interval)
+        )
         check(spans, days_cut, site_days, site_hours, known_through)
         write(site_hours, SITE_AVAILABILITY_HOURLY)
         write(site_days, SITE_AVAILABILITY_DAILY)

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.intervals import BLOCK, MAINTENANCE, SENDER, site_bucket
+from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.policy import CANCEL_KIND, MAINTENANCE_KIND, POLICY
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
@@ -117,7 +118,7 @@ class DeclaredMaintenance:
             earlier = f.filter(parts, lambda part: part["piece_ended_at"] <= piece["piece_started_at"])
             return f.array_max(f.transform(earlier, lambda part: part["piece_ended_at"]))
 
-        cut = (
+        cut = computed_once(
             spans.join(f.broadcast(planned), [*SENDER])
             .withColumn("pieces", _pieces(f.col("started_at"), ended_at, f.col("planned")))
             .withColumn(
@@ -132,7 +133,6 @@ class DeclaredMaintenance:
                 "before_at",
             )
             .where(f.col("started_at") < self._known_through)
-            .localCheckpoint()
         )
         named = planned.select(*SENDER)
         others = with_nothing.join(f.broadcast(named), [*SENDER], "left_anti")
@@ -171,7 +171,7 @@ class DeclaredMaintenance:
         if not self._of_senders:
             return None
         if self._found is None:
-            self._found = self._named(spans).localCheckpoint()
+            self._found = computed_once(self._named(spans))
         return self._found
 
     def _named(self, spans: DataFrame) -> DataFrame:

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.intervals import BLOCK, supported
+from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import Cause
 from shared.identifiers import AdvisoryKind
 
@@ -86,7 +87,7 @@ def doubts(watermarks: DataFrame, advisories: DataFrame, pages: DataFrame, befor
     earlier = of_life.orderBy("through", "reached").rowsBetween(Window.unboundedPreceding, -1)
     falls = f.col("reached") < f.col("most_before")
     counts_it = f.col("reached") >= f.col("first_doubled")
-    return (
+    return computed_once(
         told.withColumn("most_before", f.max("reached").over(earlier))
         .withColumn("first_doubled", f.min("doubled_ordinal").over(of_life))
         .groupBy(*LIFE)
@@ -95,7 +96,6 @@ def doubts(watermarks: DataFrame, advisories: DataFrame, pages: DataFrame, befor
             f.least(f.min("put_back_from"), f.min(f.when(falls | counts_it, f.col("through")))).alias("put_back_from"),
         )
         .where("doubled_ordinal IS NOT NULL OR put_back_from IS NOT NULL")
-        .localCheckpoint()
     )
 
 
@@ -353,8 +353,8 @@ def _told_twice(advisories: DataFrame, pages: DataFrame, before: DataFrame) -> D
 
     ``before`` holds none of those that its own watermarks count: an advisory that comes as late is out of order.
     """
-    lives = _held(pages, before).where(f.col("said_count") > f.bit_count("held")).select(*LIFE).distinct()
-    lives = lives.localCheckpoint()
+    is_doubled = f.col("said_count") > f.bit_count("held")
+    lives = computed_once(_held(pages, before).where(is_doubled).select(*LIFE).distinct())
     if lives.isEmpty():
         return None
     kept = before.select(*LIFE, f.explode("held_ordinals").alias("ordinal"))

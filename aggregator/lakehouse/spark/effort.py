@@ -69,6 +69,16 @@ def looked_at_again(rows: DataFrame) -> DataFrame:
     return rows.persist() if _are_few(rows.sparkSession) else rows
 
 
+def computed_once(rows: DataFrame) -> DataFrame:
+    """Compute ``rows`` once, and plan what follows without what made them.
+
+    Only where no executor is a process of its own: what such a one has kept is gone with it, and a plan that begins
+    there could not be computed again. Elsewhere rows are kept beside their plan.
+    """
+    context = rows.sparkSession.sparkContext
+    return rows.localCheckpoint() if (context.master or "").partition("[")[0] == "local" else rows.persist()
+
+
 def joined_as(windows: DataFrame, count: int) -> DataFrame:
     """Have ``windows`` handed out whole where they are joined, or not if they are many: ``count`` rows and spans.
 

@@ -17,10 +17,14 @@ _DEPLOY = "org.apache.spark.deploy"
 
 
 class Cluster:
-    """A master that answers at ``url``, and the directories of its workers."""
+    """A master that answers at ``url``, the processes of its workers, whose children are executors, and their files."""
 
-    def __init__(self, url: str, workers: list[Path]) -> None:
-        self.url, self._workers = url, workers
+    def __init__(self, url: str, pids: list[int], workers: list[Path]) -> None:
+        self.url, self.pids, self._workers = url, pids, workers
+
+    def executors_started(self) -> int:
+        """Count the executors that workers have started."""
+        return sum(1 for worker in self._workers for _ in worker.glob("app-*/*/stderr"))
 
     def all_took_part(self) -> bool:
         """Tell whether each worker has started an executor: more than one, where one had to be started again."""
@@ -42,13 +46,14 @@ def cluster(directory: Path, worker_count: int) -> Iterator[Cluster]:
     with ExitStack() as running:
         running.enter_context(_daemon(log, f"{_DEPLOY}.master.Master", *local, "--port", str(port)))
         _wait_until(log, "I have been elected leader", 1)
+        pids = []
         for worker in workers:
             room = ("--cores", "1", "--memory", "1g", "--work-dir", str(worker))
-            running.enter_context(
-                _daemon(directory / f"{worker.name}.log", f"{_DEPLOY}.worker.Worker", *local, *room, url)
-            )
+            log_of_worker = directory / f"{worker.name}.log"
+            started = _daemon(log_of_worker, f"{_DEPLOY}.worker.Worker", *local, *room, url)
+            pids.append(running.enter_context(started))
         _wait_until(log, "Registering worker", worker_count)
-        yield Cluster(url, workers)
+        yield Cluster(url, pids, workers)
 
 
 def environment() -> dict[str, str]:
@@ -66,7 +71,7 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
-def _daemon(log: Path, *arguments: str) -> Iterator[None]:
+def _daemon(log: Path, *arguments: str) -> Iterator[int]:
     small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -77,7 +82,7 @@ def _daemon(log: Path, *arguments: str) -> Iterator[None]:
             stderr=output,
         )
     try:
-        yield
+        yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(300)
