@@ -315,11 +315,8 @@ class EdgeClient(DirectClient):
 
         nats-py leaks its socket and its tasks, and takes what comes next for the rest of a message that came half.
         """
-        self.abort()
+        self._drop_attempt()
         self._ps.reset()
-        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
-            if task is not None:
-                task.cancel()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
         with _as_nats_errors():
             try:
@@ -327,6 +324,12 @@ class EdgeClient(DirectClient):
             except UnicodeError as error:
                 raise nats.errors.Error(f"nats: not a host name: {error}") from error
         self.reached = True
+
+    def _drop_attempt(self) -> None:
+        self.abort()
+        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            if task is not None:
+                task.cancel()
 
     def _connect_command(self) -> bytes:
         """Refuse to send secrets, or anything, in clear text where TLS is wanted: nats-py does not mind."""
@@ -436,11 +439,13 @@ class EdgeClient(DirectClient):
                 return
 
     async def _attempt_reconnect(self) -> None:
-        """End quietly where close() was faster: the last thing nats-py does is to tell a future that may be done."""
+        """End quietly where close() was faster, and leave nothing: nats-py may have begun to work before it noticed."""
+        # The last thing nats-py does is to tell a future that may be done.
         with contextlib.suppress(asyncio.InvalidStateError):
             await super()._attempt_reconnect()
         if self._has_ended:
             self._status = self.CLOSED
+            self._drop_attempt()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         """Close within 4 s, also over a link that takes nothing any more."""

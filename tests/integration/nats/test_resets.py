@@ -159,9 +159,31 @@ def test_a_first_try_that_is_given_up_at_any_moment_leaves_nobody_who_tries_on(t
     at_every_turn(tmp_path, ends)
 
 
+@pytest.mark.parametrize("answer", [b"INFO", b"PONG"])
+def test_a_client_that_is_closed_at_any_moment_of_coming_back_leaves_nothing(tmp_path: Path, answer: bytes) -> None:
+    async def ends(link: ResettingLink, turns: int) -> None:
+        client = await opened(link)
+        closing: list[asyncio.Task[None]] = []
+        link.call_next(answer, turns, lambda: closing.append(asyncio.ensure_future(client.close())))
+        await link.drop()
+        await until(lambda: closing, "it is closed while it comes back", SOON)
+        await closing[0]
+        await until(lambda: not link.connection_count and not works(), f"it ended {turns} turns after {answer!r}", SOON)
+
+    at_every_turn(tmp_path, ends)
+
+
 def tries() -> list[asyncio.Task[Any]]:
     """Give the tasks in which a client of nats-py opens a connection or opens it again."""
-    names = {"connect", "_attempt_reconnect"}
+    return _named("connect", "_attempt_reconnect")
+
+
+def works() -> list[asyncio.Task[Any]]:
+    """Give all tasks of clients."""
+    return _named("connect", "_attempt_reconnect", "_read_loop", "_flusher", "_ping_interval")
+
+
+def _named(*names: str) -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if getattr(task.get_coro(), "__name__", "") in names]
 
 
