@@ -197,10 +197,7 @@ class EdgeClient(DirectClient):
         """Choose the server that failed least and a delay that doubles, drawn between its half and its whole.
 
         Without jitter, all agents of a region would come back in step. A connection shorter than 10 s counts as failed.
-        Before Python 3.12 an attempt may keep to itself that close() has cancelled it: raise CancelledError then.
         """
-        if self._has_ended:
-            raise asyncio.CancelledError
         if asyncio.get_running_loop().time() - self._connected_at > _LIVED and self._connected_at:
             self._failed_in_a_row, self._connected_at = 0, 0.0
         delay = min(self.longest_retry, FIRST_RETRY * 2 ** min(self._failed_in_a_row, 10))
@@ -311,14 +308,14 @@ class EdgeClient(DirectClient):
             return await super()._flush_pending(force_flush)
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Drop what a failed attempt left behind, and note whom we try.
+        """Drop what a failed attempt left behind, and note whom we try; end when told to, as request() does.
 
         nats-py leaks its socket and its tasks, and takes what comes next for the rest of a message that came half.
         """
         self._drop_attempt()
         self._ps.reset()
         self.attempted, self.reached = s.uri.netloc.rpartition("@")[2], False
-        with _as_nats_errors():
+        with keep_cancellation(), _as_nats_errors():
             try:
                 await super()._connect_to_server(s)
             except UnicodeError as error:
@@ -338,7 +335,7 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
-        with _as_nats_errors():
+        with keep_cancellation(), _as_nats_errors():
             await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
 

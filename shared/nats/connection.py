@@ -156,9 +156,8 @@ async def _given_up(opening: asyncio.Task[None], client: EdgeClient) -> None:
     """End an attempt for sure: nats-py, left alone, goes on for ever with a client that is nobody's."""
     try:
         await cancel_all([opening])
-        if not opening.cancelled() and opening.exception() is None:
-            # It has just connected: its answer met the deadline, or the end of who would own it.
-            await client.close()
+        # It may have just connected: its answer met the deadline, or the end of who would own it.
+        await client.close()
     finally:
         client.abort()
 
