@@ -88,7 +88,7 @@ def check_config(config_path: Path) -> None:
 
     Looks at nothing but the file: muster-agent doctor looks at the rest. Ends with 0, or 1 where something is wrong.
     """
-    from edge_agent.config.effective import render_settings, written
+    from edge_agent.config.effective import render_settings, toml_value
 
     settings = agent.load(config_path)
     echo(f"{config_path}: good")
@@ -97,7 +97,9 @@ def check_config(config_path: Path) -> None:
         source = ", ".join(block.source.servers)
         echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
     if settings.pair.members:
-        echo(f"  pair: {' and '.join(settings.pair.members)}, takeover after {written(settings.pair.takeover_after)}")
+        echo(
+            f"  pair: {' and '.join(settings.pair.members)}, takeover after {toml_value(settings.pair.takeover_after)}"
+        )
     echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
     echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 

@@ -29,7 +29,7 @@ from edge_agent.pair.store_copy import CopyArrived, adopt_copy
 from edge_agent.policy.feed import PolicyFeed
 from edge_agent.runtime.links import Links
 from edge_agent.runtime.process import collect_rarely, give_memory_back, keep_private
-from edge_agent.store.files import Hold, Prepared, StoreUnusable, held, prepare
+from edge_agent.store.files import Hold, Preparation, StoreUnusable, hold_of, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
@@ -55,7 +55,7 @@ async def run(settings: AgentSettings) -> None:
     keep_private(path)
     damage: StoreDamaged | None = None
     namesake: Namesake | None = None
-    with held(path) as hold:
+    with hold_of(path) as hold:
         while not stopping.is_set():
             began, damaged_before = time.monotonic(), damage is not None
             try:
@@ -246,7 +246,7 @@ def _first_of(errors: BaseExceptionGroup[E]) -> E:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _say_what_was_found(path: Path, prepared: Prepared, damage: StoreDamaged | None) -> None:
+def _say_what_was_found(path: Path, prepared: Preparation, damage: StoreDamaged | None) -> None:
     if prepared.is_older:
         log.error(
             "store %s holds less than had been committed to it (its -wal is gone, or an older copy was put back): set "

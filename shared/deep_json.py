@@ -26,7 +26,7 @@ _STEPS = dict.fromkeys(b"[{", 1) | dict.fromkeys(b"]}", -1)
 _NO_BRACKETS = bytes(set(range(256)) - set(_STEPS))
 
 
-def decoded(decode: Callable[[Body], T], body: Body) -> T:
+def decode_deep(decode: Callable[[Body], T], body: Body) -> T:
     """Decode; raise what ``decode`` raises, and DecodeError for what is nested deeper than NESTED_LIMIT."""
     try:
         return decode(body)
@@ -38,7 +38,7 @@ def decoded(decode: Callable[[Body], T], body: Body) -> T:
         return decode(body)
 
 
-def encoded(value: Any) -> bytes:
+def encode_deep(value: Any) -> bytes:
     """Encode what decoded() gave, in the same way whatever the order of its keys."""
     try:
         return msgspec.json.encode(value, order="deterministic")

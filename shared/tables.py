@@ -109,12 +109,12 @@ def stack(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> I
         if number:
             yield ""
         for title, cell in zip(titles, row, strict=True):
-            lines = wrapped(cell, room) or [""]
+            lines = wrap_text(cell, room) or [""]
             for head, line in zip(chain([title], repeat("")), lines, strict=False):
                 yield f"{head:{label}}{cut(line, room)}".rstrip()
 
 
-def wrapped(text: str, width: int, first: str = "", others: str = "") -> list[str]:
+def wrap_text(text: str, width: int, first: str = "", others: str = "") -> list[str]:
     """Break a text between words alone: names, subjects and paths stay whole. ``first`` and ``others`` begin lines."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False

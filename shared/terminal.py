@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from shared.tables import UNWRAPPED, visible, wrapped
+from shared.tables import UNWRAPPED, visible, wrap_text
 
 _OBEYED = re.compile(r"[^\x00-\x7f]")
 
@@ -48,7 +48,7 @@ def _broken(line: str, columns: int) -> str:
     if len(line) <= columns:
         return line
     indent = line[: len(line) - len(line.lstrip())]
-    return "\n".join(wrapped(line.strip(), columns, indent, f"{indent}  "))
+    return "\n".join(wrap_text(line.strip(), columns, indent, f"{indent}  "))
 
 
 def json_text(data: Any, *, in_one_line: bool = False) -> str:

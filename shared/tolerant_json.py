@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from shared.deep_json import NESTED_LIMIT, decoded
+from shared.deep_json import NESTED_LIMIT, decode_deep
 
 MENDED_LIMIT = 100_000
 """Escapes that are mended for the standard library's decoder: each takes a call."""
@@ -116,7 +116,7 @@ def decode(body: bytes | str, limit: int | None = None, path: tuple[str, ...] = 
     {'load': nan, 'sender': 'n1'}
     """
     reader = _Reader(limit, path)
-    value = reader.document(reader.decoded(body) if isinstance(body, bytes) else body)
+    value = reader.document(reader.decode(body) if isinstance(body, bytes) else body)
     return TolerantResult(value, reader.deviation)
 
 
@@ -163,7 +163,7 @@ class _Reader:
     def note(self, deviation: Deviation) -> None:
         self.deviation = self.deviation or deviation
 
-    def decoded(self, body: bytes) -> str:
+    def decode(self, body: bytes) -> str:
         """Give the text that bytes are."""
         for encoding, (beginning, width) in _WIDE.items():
             if beginning.match(body):
@@ -199,7 +199,7 @@ class _Reader:
                 decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
                 # ValueError: also a number of more digits than Python reads.
                 with contextlib.suppress(ValueError, RecursionError):
-                    value, end = decoded(decoder.raw_decode, body)
+                    value, end = decode_deep(decoder.raw_decode, body)
                     if not isinstance(value, dict):
                         return None
                     if not is_strict:

@@ -36,7 +36,7 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
             is_default = value == field.default
             value = derived.get(place, value)
             if value is not None:
-                line = f"{field.name} = {written(value)}"
+                line = f"{field.name} = {toml_value(value)}"
                 yield f"{line:{_COMMENT_COLUMN}} {_DEFAULT}" if is_default else line
     for place, each in below:
         yield ""
@@ -55,10 +55,10 @@ def _derived(settings: AgentSettings, block: StreamSettings) -> dict[str, object
     }
 
 
-def written(value: object) -> str:
+def toml_value(value: object) -> str:
     """Write a value as TOML has it; durations to the microsecond.
 
-    >>> written(Duration(90_500_000)), written(True), written(("a", "b"))
+    >>> toml_value(Duration(90_500_000)), toml_value(True), toml_value(("a", "b"))
     ('"1m30s500ms"', 'true', '["a", "b"]')
     """
     if isinstance(value, Duration):
@@ -66,7 +66,7 @@ def written(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return f"[{', '.join(map(written, value))}]"
+        return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(str(value), ensure_ascii=False) if isinstance(value, str) else str(value)
 
 

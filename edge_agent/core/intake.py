@@ -38,7 +38,7 @@ from edge_agent.core.payload import (
     value_at,
 )
 from edge_agent.core.tracker import Draft
-from shared.deep_json import decoded
+from shared.deep_json import decode_deep
 
 SENDER_LIMIT = 1024
 
@@ -184,7 +184,7 @@ class Intake:
         """Read what the one pass refuses; None where there is no object to be read."""
         if isinstance(refusal, RecursionError):
             with contextlib.suppress(*UNREADABLE):
-                return decoded(self._decode, payload)
+                return decode_deep(self._decode, payload)
         try:
             body = decode_tolerantly(payload, deviations, self._sender_keys)
         except msgspec.DecodeError:

@@ -137,7 +137,7 @@ def excerpt(payload: bytes) -> str:
     return f"{shown}…" if len(payload) > EXCERPT else shown
 
 
-def bearing(rejections: Iterable[Rejection], sender_id: str) -> list[Rejection]:
+def rejections_of(rejections: Iterable[Rejection], sender_id: str) -> list[Rejection]:
     """Give those that are a sender's by what they show: its name, or its first label, in the subject or the body."""
     name = sender_id.casefold()
     label = name.partition(".")[0]

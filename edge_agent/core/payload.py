@@ -16,7 +16,7 @@ import msgspec
 
 from shared import tolerant_json
 from shared.blake2 import blake2b
-from shared.deep_json import decoded, encoded
+from shared.deep_json import decode_deep, encode_deep
 from shared.tolerant_json import Deviation
 
 Deviations = list[Deviation | None]
@@ -42,7 +42,7 @@ def keys_of(path: str) -> tuple[str, ...]:
 def read_json(body: bytes, deviations: Deviations) -> Any:
     """Decode a whole body; raise one of UNREADABLE where there is nothing to be read."""
     try:
-        return decoded(msgspec.json.decode, body)
+        return decode_deep(msgspec.json.decode, body)
     except UNREADABLE:
         return decode_tolerantly(body, deviations)
 
@@ -61,12 +61,12 @@ def decode_tolerantly(body: bytes | str, deviations: Deviations, path: tuple[str
 def value_at(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
     """Give what stands at a path, None where nothing does."""
     for number, key in enumerate(keys):
-        value = opened(value, deviations, keys[number:])
+        value = unpack(value, deviations, keys[number:])
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def opened(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
+def unpack(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
     """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
 
     What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
@@ -83,7 +83,7 @@ def opened(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> An
     if not body:
         return value
     try:
-        return decoded(msgspec.json.decode, body)
+        return decode_deep(msgspec.json.decode, body)
     except UNREADABLE:
         return _opened_with_tolerance(body, deviations, path) or value
 
@@ -134,11 +134,11 @@ def content_digest(payload: bytes, rule: DigestRule, deviations: Deviations | No
         else:
             chosen = [
                 reduce(
-                    without, _below(path, rule.ignored), opened(value_at(body, keys_of(path), deviations), deviations)
+                    without, _below(path, rule.ignored), unpack(value_at(body, keys_of(path), deviations), deviations)
                 )
                 for path in rule.paths
             ]
-        canonical = encoded(chosen)
+        canonical = encode_deep(chosen)
     except UNREADABLE:
         return 0
     return int.from_bytes(blake2b(canonical, digest_size=8).digest(), "big")
@@ -150,7 +150,7 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
 
 def _without(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
     """Copy a JSON value, less what stands at a path."""
-    inside = opened(value, deviations)
+    inside = unpack(value, deviations)
     if not keys or not isinstance(inside, dict):
         return value
     if keys[0] not in inside:

@@ -18,7 +18,7 @@ from nats.aio.subscription import Subscription
 
 from edge_agent.core.records import SizeLimit
 from edge_agent.delivery.port import UpstreamUnavailable
-from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, framed, shortened
+from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, frames_of, shorter_forms
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.nats.client import EdgeClient, LinkProgress
 from shared.nats.connection import ConnectFailed
@@ -153,11 +153,11 @@ class JetStreamUpstream:
     def _framed(self, shipment: Shipment) -> list[bytes]:
         # Inboxes are drawn: no other client's batch has this name.
         batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
-        return framed(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
+        return frames_of(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
 
     def _framed_shorter(self, shipment: Shipment) -> list[bytes]:
         """Leave out as few headers as will do; nothing where the row is too large all the same."""
-        for row in shortened(shipment.rows[0]):
+        for row in shorter_forms(shipment.rows[0]):
             with contextlib.suppress(MessageTooLarge):
                 return self._framed(msgspec.structs.replace(shipment, rows=(row,)))
         return []

@@ -64,7 +64,7 @@ def header_lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {_one_line(value)}\r\n" for name, value in headers.items()])
 
 
-def shortened(row: OutboxRow) -> Iterator[OutboxRow]:
+def shorter_forms(row: OutboxRow) -> Iterator[OutboxRow]:
     """Leave out headers that can be spared: one, two, and so on; nothing where a row has none."""
     kept = dict(row.headers)
     for name in () if _is_relayed(row) else SPARED_HEADERS[row.lane]:
@@ -82,7 +82,7 @@ def _is_relayed(row: OutboxRow) -> bool:
 
 def without_spared(row: OutboxRow) -> OutboxRow:
     """Leave out every header that can be spared; the row itself where it has none."""
-    *_, shortest = row, *shortened(row)
+    *_, shortest = row, *shorter_forms(row)
     return shortest
 
 
@@ -95,7 +95,7 @@ class MessageTooLarge(Exception):
     """A message has more bytes than a server takes; the text says how many."""
 
 
-def framed(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> list[bytes]:
+def frames_of(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> list[bytes]:
     """Write a shipment's messages, in parts; the last one is answered on ``reply``. Raise MessageTooLarge."""
     parts: list[bytes] = []
     rows = shipment.rows

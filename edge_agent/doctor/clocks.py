@@ -6,7 +6,7 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.finding import Finding, bad, good, warning
-from edge_agent.doctor.visit import visiting
+from edge_agent.doctor.visit import open_visit
 from edge_agent.inspection.blocks import known_block
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.clocks import Clocks, RegionClock
@@ -39,7 +39,7 @@ async def region_offset(settings: AgentSettings) -> int | None:
     """Give how far the region's clock is ahead of this host's; None where that cannot be told."""
     clocks = Clocks()
     try:
-        async with visiting(settings, settings.upstream) as visit:
+        async with open_visit(settings, settings.upstream) as visit:
             await RegionClock(visit.client, settings, clocks).hear()
     except ConnectFailed:
         return None

@@ -20,7 +20,7 @@ from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
 from shared.command_group import examples, json_option
 from shared.settings import SettingsError
-from shared.tables import wrapped
+from shared.tables import wrap_text
 from shared.terminal import echo, json_text, width
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -38,9 +38,9 @@ def render_finding(finding: Finding, width: int) -> tuple[str, str]:
     is_named = finding.condition in finding.text
     text = finding.text if is_named else f"{finding.text} ({finding.condition})"
     room = max(width, NARROWEST) - _LEVEL
-    lines = wrapped(text, room, f"{finding.subject:{SUBJECT}}  ", indent)
+    lines = wrap_text(text, room, f"{finding.subject:{SUBJECT}}  ", indent)
     if finding.remedy:
-        lines += wrapped(finding.remedy, room, f"{indent}-> ", f"{indent}   ")
+        lines += wrap_text(finding.remedy, room, f"{indent}-> ", f"{indent}   ")
     return f"{finding.level.name:{_LEVEL}}", f"\n{' ' * _LEVEL}".join(lines)
 
 

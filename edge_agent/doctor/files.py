@@ -19,7 +19,7 @@ from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
-from edge_agent.store.read_only import StoreUnreadable, holds_less, reading
+from edge_agent.store.read_only import StoreUnreadable, holds_less, store_reader
 from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.identifiers import BlockId
 from shared.nats.causes import MEND_FILE
@@ -205,7 +205,7 @@ def _leftovers(path: Path) -> Iterator[Finding]:
 def _contradictions(path: Path, settings: AgentSettings) -> Iterator[Finding]:
     """Say that the agent refuses to run with these settings on this store."""
     try:
-        with reading(path) as database:
+        with store_reader(path) as database:
             rows = database.execute("SELECT region, site, name, state FROM block").fetchall()
             known = [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
     except StoreUnreadable:

@@ -4,10 +4,10 @@ from collections.abc import AsyncGenerator
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, bad, good, warning
-from edge_agent.doctor.visit import visiting
+from edge_agent.doctor.visit import open_visit
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.status_board import now
-from edge_agent.pair.log import Logged, LogUnavailable, NoLog, OtherKey, PairLog
+from edge_agent.pair.log import LogRecord, LogUnavailable, NoLog, OtherKey, PairLog
 from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.store.files import StoreUnusable
 from edge_agent.store.site_key import is_missing, read_key
@@ -41,7 +41,7 @@ async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
 async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]:
     address = log_address(settings, key)
     try:
-        async with visiting(settings, settings.stream[0].source) as visit:
+        async with open_visit(settings, settings.stream[0].source) as visit:
             log = PairLog(visit.client, address)
             await log.look()
             last = await log.last()
@@ -59,7 +59,7 @@ async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]
         return [_fit(settings, key, last, other)]
 
 
-def _fit(settings: AgentSettings, key: bytes, last: Logged | None, other: str) -> Finding:
+def _fit(settings: AgentSettings, key: bytes, last: LogRecord | None, other: str) -> Finding:
     first = settings.pair.members[0]
     if last is None:
         return good(SUBJECT, f"{settings.agent_name} and {other}: the log is empty, {first} begins it")

@@ -14,7 +14,7 @@ from edge_agent.inspection.blocks import known_block, read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
 from edge_agent.policy.orders import Effective, effective
 from edge_agent.source.stream_facts import StreamInfo
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 from shared.instants import format_duration
 from shared.tables import visible
 
@@ -107,7 +107,7 @@ def _repeated_ids(name: str, sample: Sample, duplicate_window: int, stale_after:
 def _cadence_of_store(path: Path, stream: str) -> Cadence | None:
     """Learn from the agent's own senders, where it has watched for long enough to know its living ones."""
     try:
-        with reading(path) as database:
+        with store_reader(path) as database:
             (block,) = read_blocks(database, stream).values()
             state = block.state
             if state.observed_through - state.observed_since < 2 * state.policy.stale_after:

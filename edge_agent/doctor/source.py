@@ -11,7 +11,7 @@ from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on
 from edge_agent.doctor.registrations import check_registrations
-from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, visiting
+from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, open_visit
 from edge_agent.observability import conditions
 from edge_agent.observability.server_watch import needs_of_source
 from edge_agent.observability.status_board import now
@@ -46,7 +46,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
         source.stream, settings.consumer_of(block), source.domain, source.create_consumer, block.filter_subject
     )
     try:
-        async with visiting(settings, source) as visit:
+        async with open_visit(settings, source) as visit:
             subject, asked_at = f"{api_prefix(source.domain)}.STREAM.INFO.{source.stream}", now()
             try:
                 info = await visit.ask(subject, None, StreamInfo)

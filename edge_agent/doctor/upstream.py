@@ -7,7 +7,7 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.clocks import offset_of, region_clock
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on, subjects_of
-from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, visiting
+from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, open_visit
 from edge_agent.observability.conditions import REGION_REFUSES, REGION_UNREACHABLE
 from edge_agent.observability.server_watch import needs_of_region
 from edge_agent.observability.status_board import now
@@ -31,7 +31,7 @@ async def check_upstream(settings: AgentSettings) -> AsyncGenerator[Finding, Non
     if not reached:
         return
     try:
-        async with visiting(settings, settings.upstream) as visit:
+        async with open_visit(settings, settings.upstream) as visit:
             streams: set[str] = set()
             for block in settings.stream:
                 for finding in await _subjects(visit, settings, block, streams):

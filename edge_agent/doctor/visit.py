@@ -115,7 +115,7 @@ class Visit:
 
 
 @asynccontextmanager
-async def visiting(settings: AgentSettings, connection: ConnectionSettings) -> AsyncIterator[Visit]:
+async def open_visit(settings: AgentSettings, connection: ConnectionSettings) -> AsyncIterator[Visit]:
     """Connect as the agent does; raise ConnectFailed."""
     visit = Visit(login(connection.auth).whom)
     visit.client = await connect(
@@ -146,7 +146,7 @@ async def check_servers(
 
     async def attempt(server: str) -> Finding | None:
         try:
-            async with visiting(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
+            async with open_visit(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
                 began = time.monotonic()
                 await visit.client.flush(int(CONNECT_DEADLINE))
                 spent = (time.monotonic() - began) * 1000

@@ -26,7 +26,7 @@ from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, Fa
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.thinning import Thinning
 from edge_agent.runtime.backoff import Stretch
-from edge_agent.source.port import Checked, ConsumerState, Opened, Source, SourceUnavailable
+from edge_agent.source.port import ConsumerState, OpenResult, Source, SourceUnavailable, StreamCheck
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant
@@ -81,7 +81,7 @@ class Ingest(Generic[D]):
         self._lifted: dict[Restriction, StreamFacts] = {}
         """The first look at which a restriction was seen no more, until everything stored before it is read."""
         self.read_at = 0.0
-        self._checked: Checked | None = None
+        self._checked: StreamCheck | None = None
         self._checked_at = 0.0
         self._consumer = ConsumerState()
         self._consumer_at = 0.0
@@ -259,10 +259,10 @@ class Ingest(Generic[D]):
         facts = msgspec.structs.replace(facts, takes=takes, refuses_by_subject=by_subject)
         await self._apply(lambda draft: draft.look_at(facts, refuses=refuses))
 
-    async def _check(self) -> Checked:
+    async def _check(self) -> StreamCheck:
         return await self._source.check(self.decider.state.policy.blind_after)
 
-    async def _open_source(self) -> Opened:
+    async def _open_source(self) -> OpenResult:
         state = self.decider.state
         return await self._source.open(state)
 
@@ -342,7 +342,7 @@ class Ingest(Generic[D]):
         thinning.pass_on(messages[-1])
         return draft
 
-    async def _take_check(self, checked: Checked) -> None:
+    async def _take_check(self, checked: StreamCheck) -> None:
         state, facts = self.decider.state, checked.facts
         self._note_server(facts)
         if past_change(state.position, facts) is not None:

@@ -10,7 +10,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.health import is_stalled
 from edge_agent.observability.status_report import read_phases, read_progress
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 from edge_agent.store.senders import slot_range
 from shared.identifiers import BlockId, Incarnation
 from shared.instants import SECOND
@@ -92,7 +92,7 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
 def known_block(path: Path, name: str) -> KnownBlock | None:
     """Read one block of the store at ``path``; None where nothing is to be read of it."""
     try:
-        with reading(path) as database:
+        with store_reader(path) as database:
             return read_blocks(database, name).popitem()[1]
     except StoreUnreadable:
         return None

@@ -18,8 +18,8 @@ from edge_agent.inspection import moments
 from edge_agent.inspection.decisions import (
     FORWARDED,
     HEADING,
-    Decided,
     DecisionFilter,
+    LoggedDecision,
     as_line,
     follow,
     last_decisions,
@@ -39,7 +39,7 @@ from edge_agent.inspection.outbox import (
 )
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
 from edge_agent.observability.status_board import now
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from shared.command_group import CommandGroup, Parsed, examples, json_option
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
@@ -92,7 +92,7 @@ def _phase(_context: click.Context, _parameter: click.Parameter, name: str | Non
 def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **chosen: Any) -> None:
     """List senders, the longest silent first, and when they fall stale or are retired."""
     at = now()
-    with reading(_store_of(config_path)) as database:
+    with store_reader(_store_of(config_path)) as database:
         listed = list_senders(database, SenderFilter(**chosen), limit=limit, newest_first=newest_first, at=at)
     echo(json_text(listed) if as_json else render_senders(listed, at, width()), prose=not as_json)
 
@@ -126,7 +126,7 @@ def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **ch
     With --json each is an object on a line of its own.
     """
     path, wanted = _store_of(config_path), DecisionFilter(**chosen)
-    with reading(path) as database:
+    with store_reader(path) as database:
         database.execute("BEGIN")
         newest = last_row_id(database)
         found = last_decisions(database, wanted, limit)
@@ -150,7 +150,7 @@ def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **ch
 def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bool) -> None:
     """Say why SENDER was reported or forwarded, what it is now, and what becomes of it if it is not heard."""
     at = now()
-    with reading(_store_of(config_path)) as database:
+    with store_reader(_store_of(config_path)) as database:
         explained = explain_sender(database, sender, stream, at)
     pages = (render_explanation(each, at=at, width=width(), limit=limit) for each in explained)
     echo(json_text(explained) if as_json else "\n\n".join(pages))
@@ -170,7 +170,7 @@ def outbox(context: click.Context, config_path: Path, target: Path | None, as_js
     context.obj = config_path
     if context.invoked_subcommand:
         return
-    with reading(_store_of(config_path)) as database:
+    with store_reader(_store_of(config_path)) as database:
         if target is None:
             report = read_outbox(database)
             echo(json_text(report) if as_json else render_outbox(report, now(), width()), prose=not as_json)
@@ -204,7 +204,7 @@ def set_apart(
     path = _store_of(own_path or config_path)
     if how["drops"] and (row_id is not None or target is not None):
         raise click.UsageError("--drop goes without --row and --to: it gives up all, or those of a --stream")
-    with reading(path) as database:
+    with store_reader(path) as database:
         rows = [each for each in list_set_apart(database, stream) if row_id in (None, each.row_id)]
         if target is not None:
             _export(target, partial(write_set_apart, database, rows))
@@ -266,7 +266,7 @@ def _export(target: Path, write: Callable[[IO[bytes]], int]) -> None:
 
 def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:
     """Count what waits in a lane, of one stream or of all, and its bytes."""
-    with reading(path) as database:
+    with store_reader(path) as database:
         waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]
     return sum(each.count for each in waiting), sum(each.size for each in waiting)
 
@@ -275,6 +275,6 @@ def _store_of(config_path: Path) -> Path:
     return Path(agent.load(config_path).store.path)
 
 
-def _echo_decided(found: list[Decided], as_json: bool) -> None:
+def _echo_decided(found: list[LoggedDecision], as_json: bool) -> None:
     for decided in found:
         echo(json_text(decided, in_one_line=True) if as_json else as_line(decided, width()))

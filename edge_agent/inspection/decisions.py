@@ -13,7 +13,7 @@ from edge_agent.core.records import Lane
 from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
 from edge_agent.inspection.moments import moment, rough
 from edge_agent.store import decision_log
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
 from shared.tables import UNWRAPPED, cut, visible
@@ -53,7 +53,7 @@ class Fate(StrEnum):
     NEWER_SAMPLE = "newer_sample"
 
 
-class Decided(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class LoggedDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One decision; also its JSON form. Instants are microseconds, sizes bytes.
 
     ``decision`` is an advisory's kind, or ``forwarded`` for a ``reason``. ``record`` is waiting, acknowledged, or why
@@ -86,7 +86,7 @@ class DecisionFilter(msgspec.Struct, frozen=True):
     after: int = 0
 
 
-def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: int) -> list[Decided]:
+def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: int) -> list[LoggedDecision]:
     """Read the last ``limit`` (0: all) decisions that pass, the oldest of them first."""
     blocks, incarnations = read_blocks(database, wanted.stream), read_incarnations(database)
     values = {
@@ -108,9 +108,9 @@ def last_row_id(database: sqlite3.Connection) -> int:
     return int(database.execute(LAST_ROW_ID).fetchone()[0] or 0)
 
 
-def _decided(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> Decided:
+def _decided(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> LoggedDecision:
     is_advisory = row["lane"] == Lane.ADVISORIES
-    return Decided(
+    return LoggedDecision(
         row_id=row["row_id"],
         stream=block.block_id.block,
         sender_id=row["sender_id"],
@@ -148,10 +148,10 @@ _NARROWEST_NAME = 12
 HEADING = _LINE.format("AT", "WHAT", "WHY", "RECORD", "SENDER")
 
 
-def as_line(decided: Decided, width: int = UNWRAPPED) -> str:
+def as_line(decided: LoggedDecision, width: int = UNWRAPPED) -> str:
     """Lay a decision out; the sender's name comes last, cut where it is longer than a line of ``width``.
 
-    >>> as_line(Decided(1, "nodes", "a.example.net", "stale", 720_000_000, 0, 5, "acknowledged"))
+    >>> as_line(LoggedDecision(1, "nodes", "a.example.net", "stale", 720_000_000, 0, 5, "acknowledged"))
     '1970-01-01T00:12:00Z  stale      silent 12m    sent      a.example.net'
     """
     record = _RECORDS.get(Fate(decided.record), "") if decided.record in set(Fate) else "dropped"
@@ -159,7 +159,7 @@ def as_line(decided: Decided, width: int = UNWRAPPED) -> str:
     return _LINE.format(moment(decided.at), decided.decision, _why(decided), record, name)
 
 
-def _why(decided: Decided) -> str:
+def _why(decided: LoggedDecision) -> str:
     if decided.decision == FORWARDED:
         return decided.reason
     if decided.decision == AdvisoryKind.NEW:
@@ -168,10 +168,10 @@ def _why(decided: Decided) -> str:
     return f"after {silence}" if decided.decision == AdvisoryKind.RECOVERED else f"silent {silence}"
 
 
-def follow(path: Path, wanted: DecisionFilter, tell: Callable[[str], None]) -> Iterator[Decided]:
+def follow(path: Path, wanted: DecisionFilter, tell: Callable[[str], None]) -> Iterator[LoggedDecision]:
     """Give every decision that passes as it is taken, for ever; ``tell`` hears that another store has begun."""
     while True:
-        with reading(path) as database:
+        with store_reader(path) as database:
             # What is committed between the two looks would be shown now, and once more the next time.
             database.execute("BEGIN")
             newest = last_row_id(database)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.files import StoreInUse, StoreUnusable, held
+from edge_agent.store.files import StoreInUse, StoreUnusable, hold_of
 from edge_agent.store.port import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
@@ -40,7 +40,7 @@ async def drop_set_apart(path: Path, block: str) -> LaneDepth:
 
 async def _drop(path: Path, blocks: str) -> LaneDepth:
     try:
-        with held(path):
+        with hold_of(path):
             return await _drop_here(path, blocks)
     except StoreDamaged as error:
         raise StoreUnusable(f"store {path}: it is damaged ({error}); start the agent, which looks at it") from error

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from edge_agent.core.decisions import BlindSpan, Clamped, RecordedInput, SenderAskedFor, SenderRetired
-from edge_agent.core.observation import Rejection, bearing
+from edge_agent.core.observation import Rejection, rejections_of
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
-from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
+from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions
 from edge_agent.store import decision_log
 from edge_agent.store.read_only import StoreUnreadable
 from shared.identifiers import AdvisoryKind
@@ -23,6 +23,10 @@ SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwar
 FROM sender WHERE sender_id = ?
 """
 RECORDED = "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id"
+
+
+HistoryEntry = LoggedDecision | RecordedInput
+"""What was decided of a sender, or what happened to the stream meanwhile."""
 
 
 class TrackedSender(msgspec.Struct, frozen=True):
@@ -56,7 +60,7 @@ class Explanation(msgspec.Struct, frozen=True):
     block: KnownBlock
     is_watched: bool
     tracked: TrackedSender | None
-    history: list[Decided | RecordedInput]
+    history: list[HistoryEntry]
     log_begins_at: int
     rejections: list[Rejection] = []
     are_its: bool = False
@@ -85,7 +89,9 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
             Explanation(sender_id, block, block.is_watched(at), tracked, history, log_begins_at, rejections, are_its)
         )
     if not explanations:
-        unheard = [each for block in blocks.values() for each in bearing(block.state.rejections.values(), sender_id)]
+        unheard = [
+            each for block in blocks.values() for each in rejections_of(block.state.rejections.values(), sender_id)
+        ]
         similar = similar_senders(database, sender_id)
         hint = (
             f"did you mean {', '.join(map(visible, similar))}?"
@@ -104,7 +110,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
 def _rejected_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tuple[list[Rejection], bool]:
     """Give what was rejected since, the latest first: what bears the sender's name, else all that may be anybody's."""
     since = [each for each in reversed(block.state.rejections.values()) if each.last_at > last_seen_at]
-    its = bearing(since, sender_id)
+    its = rejections_of(since, sender_id)
     return its or since, bool(its)
 
 
@@ -129,8 +135,8 @@ def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> Tracked
 
 
 def _history(
-    decided: list[Decided], recorded: list[RecordedInput], tracked: TrackedSender | None
-) -> Iterator[Decided | RecordedInput]:
+    decided: list[LoggedDecision], recorded: list[RecordedInput], tracked: TrackedSender | None
+) -> Iterator[HistoryEntry]:
     """Merge the two by when they took effect, leaving out what happened to the stream before all of it."""
     sequences = {each.sequence for each in decided} | ({tracked.last_sequence} if tracked else set())
     begins_at = min([each.last_seen_at or each.at for each in decided] + ([tracked.last_seen_at] if tracked else []))
@@ -143,7 +149,9 @@ def _history(
     return (each for _, each in keyed)
 
 
-def _in_order(entries: Iterable[Decided | RecordedInput]) -> Iterator[tuple[int, Decided | RecordedInput]]:
+def _in_order(
+    entries: Iterable[HistoryEntry],
+) -> Iterator[tuple[int, HistoryEntry]]:
     """Give entries with when they took effect, which never runs back: a clamped message counts later than stored."""
     reached = 0
     for each in entries:
@@ -155,7 +163,7 @@ def _concerns(entry: RecordedInput, sender_id: str) -> bool:
     return not isinstance(entry, SenderAskedFor | SenderRetired) or entry.sender_id == sender_id
 
 
-def took_effect_at(entry: Decided | RecordedInput) -> int:
+def took_effect_at(entry: HistoryEntry) -> int:
     """Give the instant from which an entry held."""
     match entry:
         case BlindSpan():
@@ -166,10 +174,10 @@ def took_effect_at(entry: Decided | RecordedInput) -> int:
             return entry.at
 
 
-def opened_at(history: list[Decided | RecordedInput]) -> int:
+def opened_at(history: list[HistoryEntry]) -> int:
     """Give when the present episode began, as far as the log reaches back; else 0."""
     for entry in reversed(history):
-        if isinstance(entry, Decided) and entry.decision == AdvisoryKind.NEW:
+        if isinstance(entry, LoggedDecision) and entry.decision == AdvisoryKind.NEW:
             return entry.at
     return 0
 

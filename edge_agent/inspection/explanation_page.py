@@ -16,8 +16,8 @@ from edge_agent.core.decisions import (
     StreamSeen,
 )
 from edge_agent.core.policy import Policy
-from edge_agent.inspection.decisions import FORWARDED, Decided, Fate
-from edge_agent.inspection.explanation import Explanation, TrackedSender, opened_at, took_effect_at
+from edge_agent.inspection.decisions import FORWARDED, Fate, LoggedDecision
+from edge_agent.inspection.explanation import Explanation, HistoryEntry, TrackedSender, opened_at, took_effect_at
 from edge_agent.inspection.moments import moment, relative, rough
 from shared.identifiers import AdvisoryKind
 from shared.instants import format_duration
@@ -152,19 +152,19 @@ class Sentences:
         self._now = policy
         self._policy: Policy | None = None
         self._resumed_at: list[int] = []
-        self._forwarded: Decided | None = None
+        self._forwarded: LoggedDecision | None = None
         self._retired_at = 0
         self._seen: StreamSeen | None = None
         self._was_last = ""
 
-    def headed(self, entry: Decided | RecordedInput) -> tuple[str, str]:
+    def headed(self, entry: HistoryEntry) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
-        if isinstance(entry, Decided):
+        if isinstance(entry, LoggedDecision):
             sentence = self._of_forward(entry) if entry.decision == FORWARDED else self._of_advisory(entry)
             return entry.decision, f"{sentence} {_FATES.get(entry.record, entry.record).capitalize()}."
         return self._of_stream(entry)
 
-    def _of_advisory(self, decided: Decided) -> str:
+    def _of_advisory(self, decided: LoggedDecision) -> str:
         silence, seen = rough(decided.at - decided.last_seen_at), moment(decided.last_seen_at)
         before, self._was_last = self._was_last, decided.decision
         match decided.decision:
@@ -193,7 +193,7 @@ class Sentences:
                 why = unheard if may_be_lost or was_heard else "forgotten"
                 return f"Silent for {silence} since {seen}: {why}. Its next word makes it new."
 
-    def _of_forward(self, decided: Decided) -> str:
+    def _of_forward(self, decided: LoggedDecision) -> str:
         before, self._forwarded = self._forwarded, decided
         why = _REASONS.get(decided.reason, decided.reason)
         if before is not None and decided.reason == ForwardReason.INTERVAL:

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 import msgspec
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.config.effective import written
+from edge_agent.config.effective import toml_value
 from edge_agent.migration.peer import (
     MigrationRefused,
     PeerChoria,
@@ -325,7 +325,7 @@ def _start(stream: PeerStream, place: str) -> str:
         return f"sequence:{stream.start_sequence}"
     if stream.start_delta:
         micros = duration(stream.start_delta, f"{place}.start_delta")
-        return f"delta:{written(Duration(micros))[1:-1]}"
+        return f"delta:{toml_value(Duration(micros))[1:-1]}"
     return f"time:{stream.start_time}" if stream.start_time else ""
 
 
@@ -334,5 +334,5 @@ def _lines(table: Table, header: str = "") -> Iterator[str]:
     if header:
         yield header
     for key, value in table.items():
-        inner = (f"{name} = {written(each)}" for name, each in value.items()) if isinstance(value, dict) else ()
-        yield f"{key} = {{ {', '.join(inner)} }}" if isinstance(value, dict) else f"{key} = {written(value)}"
+        inner = (f"{name} = {toml_value(each)}" for name, each in value.items()) if isinstance(value, dict) else ()
+        yield f"{key} = {{ {', '.join(inner)} }}" if isinstance(value, dict) else f"{key} = {toml_value(value)}"

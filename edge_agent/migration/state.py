@@ -23,7 +23,7 @@ from edge_agent.migration.peer import MigrationRefused, PeerSender, instant, rea
 from edge_agent.migration.settings import MigratedBlock
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.stream_facts import StreamInfo
-from edge_agent.store.files import held, prepare
+from edge_agent.store.files import hold_of, prepare
 from edge_agent.store.marker import marker_of
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
@@ -196,7 +196,7 @@ def _batch(
 
 
 async def _write(path: Path, max_outbox: int, batches: list[BatchCommit]) -> None:
-    with held(path):
+    with hold_of(path):
         prepare(path)
         store = await SqliteStore.open(path, max_outbox)
         try:

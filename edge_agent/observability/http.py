@@ -23,7 +23,7 @@ from edge_agent.observability.metrics import CONTENT_TYPE, LaneNumbers, Numbers,
 from edge_agent.observability.status_board import StatusBoard, now
 from edge_agent.runtime import process
 from edge_agent.store.chunks import oldest_at
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.tables import visible
 
@@ -143,7 +143,7 @@ def _written(method: str, answer: Answer) -> bytes:
 def _oldest(path: Path) -> dict[Lane, int]:
     """Look up the oldest record of each lane; beside the store's own connection, which must not wait for a scrape."""
     try:
-        with reading(path) as database:
+        with store_reader(path) as database:
             # What a chunk holds may leave between two looks.
             database.execute("BEGIN")
             return {lane: oldest_at(database, lane) for lane in Lane}

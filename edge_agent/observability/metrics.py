@@ -79,7 +79,7 @@ def _quoted(text: str) -> str:
     return _escaped(text).replace('"', '\\"')
 
 
-class Counted(msgspec.Struct, frozen=True):
+class BlockCounter(msgspec.Struct, frozen=True):
     """One thing that blocks count: its metric, the label of its causes, those that there can be, and what it says."""
 
     metric: str
@@ -94,61 +94,61 @@ _WITHHELD = ("max_age", RejectReason.TOO_MANY_SENDERS)
 _SKIPPED = ("sampled", "repeated", "probe", "other_record", *RecordType)
 
 COUNTED = {
-    "valid": Counted(
+    "valid": BlockCounter(
         "muster_agent_valid_total", "what", ("registrations",), "Messages read that were what their block expects."
     ),
-    "tolerated": Counted(
+    "tolerated": BlockCounter(
         "muster_agent_tolerated_total",
         "cause",
         tuple(Deviation),
         "Valid messages whose bodies are not JSON, though enough of it to be read.",
     ),
-    "rejected": Counted(
+    "rejected": BlockCounter(
         "muster_agent_rejected_total", "cause", _REJECTED, "Messages that were not what their block expects."
     ),
-    "forwarded": Counted(
+    "forwarded": BlockCounter(
         "muster_agent_forwarded_total", "reason", tuple(ForwardReason), "Messages chosen to go on to the region."
     ),
-    "withheld": Counted(
+    "withheld": BlockCounter(
         "muster_agent_withheld_total", "cause", _WITHHELD, "Messages that were not forwarded though they were due."
     ),
-    "skipped": Counted(
+    "skipped": BlockCounter(
         "muster_agent_skipped_total", "cause", _SKIPPED, "Messages that a relay or a copy does not pass on."
     ),
-    "probes": Counted(
+    "probes": BlockCounter(
         "muster_agent_probes_total",
         "sender",
         tuple(ProofCause),
         "Messages read that are nobody's: probes, heartbeats, and markers of what was deleted.",
     ),
-    "advisories": Counted(
+    "advisories": BlockCounter(
         "muster_agent_advisories_total", "kind", tuple(AdvisoryKind), "Advisories issued about senders."
     ),
-    "blind": Counted(
+    "blind": BlockCounter(
         "muster_agent_blind_spans_total", "cause", tuple(BlindCause), "Spans of time in which nobody saw the stream."
     ),
-    "clamped": Counted(
+    "clamped": BlockCounter(
         "muster_agent_clamped_total",
         "cause",
         ("stored_earlier", "stored_ahead"),
         "Messages stored before an instant already complete, or by a clock that is ahead.",
     ),
-    "policy": Counted(
+    "policy": BlockCounter(
         "muster_agent_policy_total",
         "what",
         ("thresholds", "forward", "retire", "maintenance", "cancel", "unknown_sender", TOO_OLD),
         "Orders of the hub's policy that were taken; unknown_sender: those that name nobody known.",
     ),
-    "compacted": Counted(
+    "compacted": BlockCounter(
         "muster_agent_compacted_total", "cause", ("newer_sample",), "Unsent registrations that a newer one replaced."
     ),
-    "dropped": Counted(
+    "dropped": BlockCounter(
         "muster_agent_dropped_total",
         "cause",
         ("outbox_full", "too_large", "set_apart_full", "operator"),
         "Records given up before they reached the region.",
     ),
-    "set_apart": Counted(
+    "set_apart": BlockCounter(
         "muster_agent_set_apart_total",
         "limit",
         tuple(SizeLimit),
@@ -283,7 +283,7 @@ def _reading(progress: Mapping[str, Progress]) -> Iterator[Metric]:
 def _counters(counters: Mapping[str, Counters]) -> Iterator[Metric]:
     unforeseen = sorted({what for block in counters.values() for what in block} - COUNTED.keys())
     known = COUNTED | {
-        what: Counted(f"muster_agent_{what}_total", "cause", (), f"{what}, by cause.") for what in unforeseen
+        what: BlockCounter(f"muster_agent_{what}_total", "cause", (), f"{what}, by cause.") for what in unforeseen
     }
     for what, counted in known.items():
         samples = [

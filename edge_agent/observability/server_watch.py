@@ -15,7 +15,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.observability import conditions
 from edge_agent.observability.status_board import UPSTREAM, StatusBoard, now, source_part
-from edge_agent.runtime.links import Links, Opened, beside
+from edge_agent.runtime.links import Links, OpenLink, beside
 from edge_agent.store.port import EVERYTHING
 from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
 from shared.instants import MINUTE, SECOND, format_duration
@@ -108,7 +108,7 @@ class ServerWatch:
                 if opened.client.is_established:
                     await self._look_at(opened)
 
-    async def _look_at(self, opened: Opened) -> None:
+    async def _look_at(self, opened: OpenLink) -> None:
         part = opened.part
         version = version_of(opened.client)
         unmet = [need.unmet(version) for need in self._needs.get(part, ()) if version < need.since]
@@ -116,7 +116,7 @@ class ServerWatch:
         said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
         self._say(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
 
-    async def _expiry_of_server(self, opened: Opened) -> str:
+    async def _expiry_of_server(self, opened: OpenLink) -> str:
         shown = opened.client.peer_certificate
         if shown is None or not expiry_of_server(shown):
             return ""

@@ -239,7 +239,7 @@ class StatusBoard:
         while True:
             await wait_for_event(self._changed, WRITE_INTERVAL)
             self._changed.clear()
-            where = hold.displaced()
+            where = hold.displacement()
             if where or STORE in self.parts:
                 report("displaced" if where else IN_PLACE, where)
             for part, faults in self._faults.items():

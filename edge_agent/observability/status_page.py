@@ -25,7 +25,7 @@ from edge_agent.observability.status_report import (
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_duration, format_instant, format_seconds
 from shared.sizes import format_size
-from shared.tables import UNWRAPPED, wrapped
+from shared.tables import UNWRAPPED, wrap_text
 
 LABEL = 17
 NARROWEST = 60
@@ -65,7 +65,7 @@ def render_status(report: StatusReport, width: int = UNWRAPPED) -> str:
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:
     head = f"{label:{LABEL}} " if label and not label.endswith(":") else f"{label} ".lstrip()
-    return wrapped(text, width, head, " " * (LABEL + 1))
+    return wrap_text(text, width, head, " " * (LABEL + 1))
 
 
 def _lines(report: StatusReport) -> Iterator[_Line]:

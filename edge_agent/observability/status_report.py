@@ -24,7 +24,7 @@ from edge_agent.store.chunks import oldest_at
 from edge_agent.store.files import lock_of, note_of
 from edge_agent.store.outbox_index import read_counters
 from edge_agent.store.port import OutboxLevel, SetApartSum
-from edge_agent.store.read_only import StoreUnreadable, is_held, reading
+from edge_agent.store.read_only import StoreUnreadable, is_held, store_reader
 from edge_agent.store.senders import slot_range
 from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from shared.instants import SECOND
@@ -105,7 +105,7 @@ def read_status(path: Path) -> StatusReport:
 
     Why an agent has not written for a while stands beside its store, or is to be seen of disk and process.
     """
-    with reading(path) as database:
+    with store_reader(path) as database:
         database.execute("BEGIN")
         report = read_report(database, is_held=is_held(path))
     report = msgspec.structs.replace(report, disk_free=shutil.disk_usage(path.parent).free)

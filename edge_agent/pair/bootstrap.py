@@ -16,7 +16,7 @@ from edge_agent.core.replay import OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.observability.status_board import PairPhase
 from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.log import Entry, EntryKind, Logged, LogOutrun, LogUnavailable, PairLog, Writer
+from edge_agent.pair.log import Entry, EntryKind, LogOutrun, LogRecord, LogUnavailable, PairLog, Writer
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 
@@ -48,7 +48,7 @@ class LogBootstrap(msgspec.Struct, frozen=True):
         known = {block_id.block: state.mark for block_id, state in await self.store.known_blocks()}
         return {name: mark for name, mark in known.items() if name in self.blocks}
 
-    def may_bootstrap(self, last: Logged, marks: Mapping[str, PairMark | None]) -> bool:
+    def may_bootstrap(self, last: LogRecord, marks: Mapping[str, PairMark | None]) -> bool:
         """Tell whether the log has lost its end (its server was restored, say), or ends where this member began it."""
         if last.entry.founds and last.entry.writer.member == self.writer.member:
             return True
@@ -57,7 +57,7 @@ class LogBootstrap(msgspec.Struct, frozen=True):
             for mark in marks.values()
         )
 
-    async def begins_after(self, last: Logged, marks: Mapping[str, PairMark | None]) -> int:
+    async def begins_after(self, last: LogRecord, marks: Mapping[str, PairMark | None]) -> int:
         """Give the entry behind which following begins; raise OutOfStep."""
         if not marks:
             first = await self.log.next_after(0)

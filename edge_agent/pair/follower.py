@@ -20,7 +20,7 @@ from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, watermark
 from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.pair.deliveries import Deliveries
-from edge_agent.pair.log import Entry, EntryKind, Logged
+from edge_agent.pair.log import Entry, EntryKind, LogRecord
 from edge_agent.runtime.backoff import Stretch, loop_time
 from edge_agent.source.port import Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, StoreUnwritable
@@ -53,10 +53,10 @@ class Follower:
         self.decider = decider
         self._deliveries = deliveries
         self._report = report
-        self._entries: asyncio.Queue[Logged] = asyncio.Queue(MOST_ENTRIES)
+        self._entries: asyncio.Queue[LogRecord] = asyncio.Queue(MOST_ENTRIES)
         self._ahead: deque[SourceMessage] = deque()
         self._read_past: Incarnation | None = None
-        self._newest: Logged | None = None
+        self._newest: LogRecord | None = None
         self._newest_at = 0.0
 
     @property
@@ -89,7 +89,7 @@ class Follower:
         """Give what was decided; None before the first entry."""
         return self.decider.state if self.decider else None
 
-    async def give(self, logged: Logged) -> None:
+    async def give(self, logged: LogRecord) -> None:
         """Take an entry of this block, in the log's order; wait while too many are to be followed."""
         if self.decider is not None and logged.sequence <= self._mark:
             return
@@ -128,7 +128,7 @@ class Follower:
             if opened.change is None:
                 self._read_past = state.position.incarnation
 
-    async def _take(self, logged: Logged) -> None:
+    async def _take(self, logged: LogRecord) -> None:
         entry, state = logged.entry, _marked(logged)
         if self.decider is not None and self._mark >= logged.sequence:
             return
@@ -188,7 +188,7 @@ class Follower:
             if messages or not (await self._source.check(self.decider.state.policy.blind_after)).examined_sequence:
                 silent_since = loop_time()
 
-    async def _commit(self, logged: Logged, batch: BatchCommit) -> None:
+    async def _commit(self, logged: LogRecord, batch: BatchCommit) -> None:
         block = batch.block_id.block
         # Never paused for a full outbox: the leader's pause bounds both, and only who is in step can take over.
         self._deliveries.begin(block, logged.sequence)
@@ -204,7 +204,7 @@ class Follower:
                 return
 
 
-def _marked(logged: Logged) -> BlockState:
+def _marked(logged: LogRecord) -> BlockState:
     entry: Entry = logged.entry
     assert entry.state is not None, f"entry {logged.sequence} has no state"
     return msgspec.structs.replace(entry.state, mark=PairMark(entry.generation, logged.sequence))

@@ -98,7 +98,7 @@ def decode_entry(body: bytes) -> Entry:
         raise ValueError(f"it is none that this agent reads: {error}") from error
 
 
-class Logged(msgspec.Struct, frozen=True):
+class LogRecord(msgspec.Struct, frozen=True):
     """An entry where it stands in the log; ``stored_at`` by the server's clock, in microseconds."""
 
     sequence: int
@@ -220,11 +220,11 @@ class PairLog:
             await self._client.subscribe(subject, cb=self._notice)
             self._is_open = True
 
-    async def last(self) -> Logged | None:
+    async def last(self) -> LogRecord | None:
         """Give the last entry; None where there is none."""
         return await self._get({"last_by_subj": self._address.subject()})
 
-    async def next_after(self, sequence: int) -> Logged | None:
+    async def next_after(self, sequence: int) -> LogRecord | None:
         """Give the first entry behind ``sequence``; None where there is none yet."""
         return await self._get({"seq": sequence + 1, "next_by_subj": self._address.subject()})
 
@@ -256,7 +256,7 @@ class PairLog:
         # What is heard may not have been stored: it only says that it is worth looking.
         self._arrived.set()
 
-    async def _get(self, what: dict[str, object]) -> Logged | None:
+    async def _get(self, what: dict[str, object]) -> LogRecord | None:
         try:
             found = (await self._ask(f"STREAM.MSG.GET.{self._address.stream}", what, _Found)).message
         except ApiError as error:
@@ -268,7 +268,7 @@ class PairLog:
             entry = decode_entry(found.data)
         except ValueError as error:
             raise LogUnavailable(f"entry {found.seq} of stream {self._address.stream}: {error}") from error
-        return Logged(found.seq, entry, parse_instant(found.time))
+        return LogRecord(found.seq, entry, parse_instant(found.time))
 
     async def _ask(self, subject: str, body: object, model: Any) -> Any:
         if not self._client.is_connected:

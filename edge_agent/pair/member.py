@@ -30,7 +30,7 @@ from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import Handover, MemberHealth, unlike
 from edge_agent.pair.lease import Lead, LeadLost
-from edge_agent.pair.log import LogAddress, Logged, LogUnavailable, OtherKey, PairLog, Writer
+from edge_agent.pair.log import LogAddress, LogRecord, LogUnavailable, OtherKey, PairLog, Writer
 from edge_agent.pair.peer import OtherMember
 from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
@@ -170,7 +170,7 @@ class Member:
             self._takeovers += 1
         return self._new_lead(mark, deliveries)
 
-    async def _hear(self, logged: Logged, is_live: bool) -> None:
+    async def _hear(self, logged: LogRecord, is_live: bool) -> None:
         self._other.hear_entry(logged, is_live=is_live)
         self._last_leader = logged.entry.writer.member
         if self._upload is not None and self._last_leader == self._other.name:

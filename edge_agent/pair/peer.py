@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from edge_agent.config.agent import AgentSettings
 from edge_agent.observability.status_board import MISSED_AFTER, PairPhase, now
 from edge_agent.pair.health import MemberHealth, Trouble
-from edge_agent.pair.log import Logged, Writer
+from edge_agent.pair.log import LogRecord, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
 from edge_agent.runtime.backoff import loop_time
 from shared.instants import SECOND
@@ -49,7 +49,7 @@ class OtherMember:
         self._report = report
         self._started_at = self._heard_at = loop_time()
 
-    def hear_entry(self, logged: Logged, *, is_live: bool) -> None:
+    def hear_entry(self, logged: LogRecord, *, is_live: bool) -> None:
         """Take an entry of the log, written just now or before we looked; raise PairRefused."""
         ours, theirs = self._writer, logged.entry.writer
         if theirs.member != ours.member:

@@ -15,7 +15,7 @@ from edge_agent.core.replay import OutOfStep
 from edge_agent.observability.status_board import PairPhase
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
-from edge_agent.pair.log import Entry, EntryKind, Logged, LogOutrun, LogUnavailable, PairLog, Writer
+from edge_agent.pair.log import Entry, EntryKind, LogOutrun, LogRecord, LogUnavailable, PairLog, Writer
 from edge_agent.runtime.backoff import loop_time
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.tasks import cancel_all, is_cancelled
@@ -39,10 +39,10 @@ class Standby(msgspec.Struct, frozen=True):
     deliveries: Deliveries
     takeover_after: float
     has_handed_over: bool
-    hear: Callable[[Logged, bool], Awaitable[None]]
+    hear: Callable[[LogRecord, bool], Awaitable[None]]
     say: Callable[[PairPhase, str], None]
 
-    async def run(self, cursor: int, last: Logged) -> PairMark:
+    async def run(self, cursor: int, last: LogRecord) -> PairMark:
         """Follow the entries behind ``cursor``, the log's end being ``last``, until the lead is taken, and where.
 
         Raise OutOfStep where that cannot be done, LogUnavailable where the log has lost its end.
@@ -58,7 +58,7 @@ class Standby(msgspec.Struct, frozen=True):
         finally:
             await cancel_all((reading, *following))
 
-    async def _read_log(self, cursor: int, last: Logged) -> PairMark:
+    async def _read_log(self, cursor: int, last: LogRecord) -> PairMark:
         heard_at = in_step_at = loop_time()
         newest = last
         while not is_cancelled():
@@ -102,13 +102,13 @@ class Standby(msgspec.Struct, frozen=True):
                 raise LogUnavailable("the log has lost its end")
             return
 
-    def _check_order(self, logged: Logged, cursor: int, last: Logged) -> None:
+    def _check_order(self, logged: LogRecord, cursor: int, last: LogRecord) -> None:
         if logged.entry.generation != last.entry.generation:
             raise OutOfStep("the log was begun anew")
         if logged.sequence != cursor + 1:
             raise OutOfStep(f"entries {cursor + 1} to {logged.sequence - 1} of the log are gone")
 
-    async def _take(self, logged: Logged, *, is_live: bool) -> None:
+    async def _take(self, logged: LogRecord, *, is_live: bool) -> None:
         await self.hear(logged, is_live)
         for lane, row_id in self.deliveries.row_ids_of(logged.entry.delivered).items():
             self.store.delete_through(lane, row_id)
@@ -116,14 +116,14 @@ class Standby(msgspec.Struct, frozen=True):
         if follower is not None:
             await follower.give(logged)
 
-    def _may_lead(self, newest: Logged, silence: float) -> bool:
+    def _may_lead(self, newest: LogRecord, silence: float) -> bool:
         """Tell whether nobody else leads."""
         entry = newest.entry
         is_own = entry.writer.member == self.writer.member
         is_free = not self.has_handed_over if is_own else entry.kind is EntryKind.RESIGNED
         return is_free or silence >= self.takeover_after
 
-    async def _take_lead(self, newest: Logged) -> PairMark | None:
+    async def _take_lead(self, newest: LogRecord) -> PairMark | None:
         generation, delivered = newest.entry.generation, self.deliveries.delivered
         entry = Entry(kind=EntryKind.LEADS, generation=generation, writer=self.writer, delivered=delivered)
         try:

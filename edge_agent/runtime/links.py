@@ -32,7 +32,7 @@ class Adapter(Protocol):
         """Take a permission violation that concerns nobody else."""
 
 
-class Opened(NamedTuple):
+class OpenLink(NamedTuple):
     """A connection that stands, or comes back, until the agent ends."""
 
     part: str
@@ -45,7 +45,7 @@ class Links:
 
     def __init__(self, site: str) -> None:
         self._site = site
-        self.opened: list[Opened] = []
+        self.opened: list[OpenLink] = []
         self._has_opened = asyncio.Event()
 
     async def open(
@@ -69,7 +69,7 @@ class Links:
                 retry_after = min(retry_after * 2, LONGEST_RETRY)
             else:
                 client.reconnects = True
-                self.opened.append(Opened(part, settings, client))
+                self.opened.append(OpenLink(part, settings, client))
                 self._has_opened.set()
                 return client
 

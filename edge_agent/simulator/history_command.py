@@ -20,7 +20,7 @@ from edge_agent.simulator.history import HistorySettings, SiteHistory
 from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
 from edge_agent.simulator.options import run_simulation, stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed, UndeliveredHistory
-from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, joined
+from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, union
 from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import FleetClient
 from edge_agent.simulator.truth_file import FleetChanges, TruthFile
@@ -211,7 +211,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
             started_at=started_at,
             watermark_interval=self.watermark_interval,
         )
-        return SiteHistory(Fleet(fleet_settings, of_site), settings, self.bodies(), joined(blind))
+        return SiteHistory(Fleet(fleet_settings, of_site), settings, self.bodies(), union(blind))
 
 
 def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:

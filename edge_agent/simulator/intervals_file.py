@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from edge_agent.simulator.fleet import FOREVER, Lifetime, Span
-from edge_agent.simulator.random_outages import joined
+from edge_agent.simulator.random_outages import union
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import InvalidInstant, parse_instant
 
@@ -67,7 +67,7 @@ def _read(path: Path, rows: "csv.DictReader[str]") -> UpSpans:
         found[site][sender].append((begin, end))
     if not found:
         raise IntervalsUnreadable(f"{path}: nobody was ever up")
-    return {site: {sender: joined(spans) for sender, spans in of_site.items()} for site, of_site in found.items()}
+    return {site: {sender: union(spans) for sender, spans in of_site.items()} for site, of_site in found.items()}
 
 
 def _interval(fields: Iterable[str]) -> tuple[str, str, int, int]:

@@ -69,7 +69,7 @@ def random_spans(reliability: Reliability, spread: float, until: int, *what: str
     return spans
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def union(spans: Iterable[Span]) -> list[Span]:
     """Give the same time as spans in order that neither overlap nor touch."""
     result: list[Span] = []
     for started_at, ended_at in sorted(spans):

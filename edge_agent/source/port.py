@@ -23,7 +23,7 @@ class ConsumerShared(SourceUnavailable):
     """Somebody else reads through the consumer."""
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenResult(msgspec.Struct, frozen=True):
     """How the source stands to the committed position.
 
     ``change`` says that the past is another one, to be read behind ``sequence``; ``is_gap`` that messages were lost to
@@ -48,7 +48,7 @@ class ConsumerState(msgspec.Struct, frozen=True):
     unacknowledged: int = 0
 
 
-class Checked(msgspec.Struct, frozen=True):
+class StreamCheck(msgspec.Struct, frozen=True):
     """What a stream shows now, and the consumer that it is read through.
 
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
@@ -82,7 +82,7 @@ class Source(Protocol):
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         """Give the stream's facts and the last sequence before the configured start."""
 
-    async def open(self, state: BlockState) -> Opened:
+    async def open(self, state: BlockState) -> OpenResult:
         """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
@@ -91,10 +91,10 @@ class Source(Protocol):
     async def read_on(self) -> Sequence[SourceMessage]:
         """Give what follows closely, where reading is behind the stream: none else."""
 
-    async def check(self, blind_after: int) -> Checked:
+    async def check(self, blind_after: int) -> StreamCheck:
         """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
 
-    async def look(self) -> Checked:
+    async def look(self) -> StreamCheck:
         """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
 
     async def acknowledge(self, through: int | None = None) -> None:

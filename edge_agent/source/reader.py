@@ -19,12 +19,12 @@ from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import PULL_EXPIRES, ConsumerInfo, pause_of, read_by_others
 from edge_agent.source.holes import Elsewhere, Hole, Requests
 from edge_agent.source.port import (
-    Checked,
     ConsumerPaused,
     ConsumerShared,
     ConsumerState,
-    Opened,
+    OpenResult,
     SourceUnavailable,
+    StreamCheck,
     is_denied,
 )
 from edge_agent.source.probe import Probe
@@ -169,7 +169,7 @@ class JetStreamSource:
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         return await self._api.resolve_start()
 
-    async def open(self, state: BlockState) -> Opened:
+    async def open(self, state: BlockState) -> OpenResult:
         position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
         if not self._client.is_established:
             raise SourceUnavailable("the connection to the site's servers is down")
@@ -214,13 +214,13 @@ class JetStreamSource:
                 change = PastChange.REWRITTEN
             elif state.mode == "sample" and await self._api.is_forgotten(position, consumer, facts):
                 await pulls.close()
-                return Opened(facts, position.sequence, PastChange.FORGOTTEN)
+                return OpenResult(facts, position.sequence, PastChange.FORGOTTEN)
         if change is None:
             has_passed_over, self._has_passed_over = self._has_passed_over, False
             self._opened_at = self._time()
-            return Opened(facts, position.sequence, is_gap=has_passed_over or is_gap(read_through, facts))
+            return OpenResult(facts, position.sequence, is_gap=has_passed_over or is_gap(read_through, facts))
         await pulls.close()
-        return Opened(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
+        return OpenResult(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
     async def _alone_at(self, consumer: ConsumerInfo, *, is_disturbed: bool) -> ConsumerInfo:
         """Take the consumer only where nobody else waits for its messages; else raise SourceUnavailable.
@@ -382,7 +382,7 @@ class JetStreamSource:
             pulls.holes.forget(hole_count)
         return consumer
 
-    async def check(self, blind_after: int) -> Checked:
+    async def check(self, blind_after: int) -> StreamCheck:
         if self._probe is not None:
             await self._probe.look_at_limit(blind_after)
         facts = await self._facts()
@@ -396,22 +396,24 @@ class JetStreamSource:
         has_read_all = not pulls.buffered_count and not consumer.num_pending and delivered == pulls.consumer_sequence
         state = self._state_of(consumer, facts)
         if not has_read_all:
-            return Checked(facts, publish_error=publish_error, consumer=state)
+            return StreamCheck(facts, publish_error=publish_error, consumer=state)
         if storage_fault := await self._completeness.storage_fault(facts, consumer.server, delivered_sequence):
             uncertain = msgspec.structs.replace(facts, storage_fault=facts.storage_fault or storage_fault)
-            return Checked(uncertain, publish_error=publish_error, consumer=state)
+            return StreamCheck(uncertain, publish_error=publish_error, consumer=state)
         pulls.note_examined(facts.last_sequence)
         has_stored_lately = abs(facts.server_at - self._newest_stored_at) <= blind_after
         if facts.storage_fault or publish_error or not has_stored_lately:
-            return Checked(facts, examined_sequence=facts.last_sequence, publish_error=publish_error, consumer=state)
+            return StreamCheck(
+                facts, examined_sequence=facts.last_sequence, publish_error=publish_error, consumer=state
+            )
         # In a cluster, what came after the stream's leader was asked may not be where we asked next.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
-        return Checked(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
+        return StreamCheck(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
 
-    async def look(self) -> Checked:
+    async def look(self) -> StreamCheck:
         consumer, facts = await self._api.consumer_info(), await self._api.facts()
-        return Checked(facts, consumer=self._state_of(consumer, facts))
+        return StreamCheck(facts, consumer=self._state_of(consumer, facts))
 
     def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
         """Count what the stream holds and was not read: what waits, what is under way, what is here."""

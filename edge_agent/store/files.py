@@ -115,7 +115,7 @@ class StoreInUse(StoreUnusable):
     """Another agent has the store."""
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Preparation(msgspec.Struct, frozen=True):
     """What was found: ``was_lost`` where there had been a store before, and where a corrupt or older one now lies.
 
     ``is_older`` where it was sound, and held less than had been committed.
@@ -175,7 +175,7 @@ class Hold:
         room = NOTE_ROOM - len(head := f"{self._opened[self._path]}\n".encode())
         os.pwrite(self._lock.fileno(), head + (body if len(body) <= room else b"").ljust(room, b"\0"), 0)
 
-    def displaced(self) -> str:
+    def displacement(self) -> str:
         """Say which of the store's files is not where it was opened any more, and what to do; "" where all are."""
         for suffix in ("", *_LOGS, ".lock"):
             path = self._path.with_name(self._path.name + suffix)
@@ -187,7 +187,7 @@ class Hold:
                 # SQLite makes its logs when it needs them.
                 self._opened[path] = there
             elif there != self._opened[path]:
-                return displaced(path, there, RESTART_CLEANLY if suffix else PUT_BACK)
+                return displacement(path, there, RESTART_CLEANLY if suffix else PUT_BACK)
         return ""
 
 
@@ -203,7 +203,7 @@ def _identity(found: os.stat_result) -> str:
     return f"{found.st_dev}:{found.st_ino}"
 
 
-def displaced(path: Path, there: str, remedy: str) -> str:
+def displacement(path: Path, there: str, remedy: str) -> str:
     """Say that a file of a store is not the one that the agent has open; ``there`` names the one that is."""
     what = "another file lies there" if there else "it was moved or removed"
     return f"{path}: {what} while the agent runs on it; {remedy}"
@@ -239,7 +239,7 @@ def _opened(path: Path) -> TextIO:
 
 
 @contextmanager
-def held(path: Path) -> Iterator[Hold]:
+def hold_of(path: Path) -> Iterator[Hold]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
     lock = lock_of(path)
     try:
@@ -256,7 +256,7 @@ def held(path: Path) -> Iterator[Hold]:
         yield Hold(path, file)
 
 
-def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
+def prepare(path: Path, damage: StoreDamaged | None = None) -> Preparation:
     """Create, or set aside and create again, the store's file; raise StoreUnusable where neither works.
 
     ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
@@ -284,7 +284,7 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Prepared:
             marker.forget(path)
             _create(path, replaces_lost=was_lost)
         _opened(marker.marker_of(path)).close()
-        return Prepared(was_lost, set_aside, _replaces_lost(path), migrated_from, removed, is_older)
+        return Preparation(was_lost, set_aside, _replaces_lost(path), migrated_from, removed, is_older)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error
 
@@ -362,7 +362,7 @@ def _brought_up_to_date(path: Path) -> int:
 
 def _is_older(path: Path) -> bool:
     """Tell whether a sound store holds less than was committed to it: its log is gone, or it is a copy from before."""
-    committed = marker.noted(path)
+    committed = marker.read_marker(path)
     with closing(sqlite3.connect(path, timeout=30)) as database:
         return committed.exceeds(database)
 

@@ -19,7 +19,7 @@ _TABLES = msgspec.json.encode([*schema.OUTBOXES.values(), *schema.CHUNKS.values(
 _LAST_ROW_ID = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name IN (SELECT value FROM json_each(?))"
 
 
-class Committed(msgspec.Struct, frozen=True):
+class CommitNote(msgspec.Struct, frozen=True):
     """The id of the last row that came into any outbox, and the blocks that the store knows."""
 
     last_row_id: int = 0
@@ -27,7 +27,7 @@ class Committed(msgspec.Struct, frozen=True):
 
     def exceeds(self, database: sqlite3.Connection) -> bool:
         """Tell whether a store lacks some of it."""
-        if self == Committed():
+        if self == CommitNote():
             return False
         ((last_row_id,),) = database.execute(_LAST_ROW_ID, (_TABLES,))
         # An index that is damaged lacks names that are there.
@@ -40,12 +40,12 @@ def marker_of(store_path: Path) -> Path:
     return store_path.with_name(store_path.name + ".marker")
 
 
-def noted(store_path: Path) -> Committed:
+def read_marker(store_path: Path) -> CommitNote:
     """Read what was noted; nothing where nothing was, or what stands there was not written to its end."""
     try:
-        return msgspec.json.decode(marker_of(store_path).read_bytes(), type=Committed)
+        return msgspec.json.decode(marker_of(store_path).read_bytes(), type=CommitNote)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return Committed()
+        return CommitNote()
 
 
 def forget(store_path: Path) -> None:
@@ -59,13 +59,13 @@ class Marker:
 
     def __init__(self, store_path: Path) -> None:
         self._path = marker_of(store_path)
-        self._noted = noted(store_path)
+        self._noted = read_marker(store_path)
         self._is_synced = True
 
     def note(self, last_row_id: int, blocks: Iterable[str]) -> None:
         """Note what has been committed, and take nothing back. No sync: this is done with every batch."""
         known = self._noted.blocks
-        committed = Committed(
+        committed = CommitNote(
             max(last_row_id, self._noted.last_row_id), (*known, *(each for each in blocks if each not in known))
         )
         if committed == self._noted:

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
-from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displaced, identity_of, lock_of, note_of
-from edge_agent.store.marker import noted
+from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displacement, identity_of, lock_of, note_of
+from edge_agent.store.marker import read_marker
 from edge_agent.store.sqlite import is_damage, may_be_the_disk
 from shared.system_errors import reason_of
 
@@ -41,9 +41,9 @@ class StoreDisplaced(StoreUnreadable):
 def holds_less(path: Path) -> bool:
     """Tell whether a store that can be read lacks what had been committed to it."""
     # Before the store: what an agent commits meanwhile it notes afterwards.
-    committed = noted(path)
+    committed = read_marker(path)
     try:
-        with reading(path) as database:
+        with store_reader(path) as database:
             return committed.exceeds(database)
     except (StoreUnreadable, OSError):
         return False
@@ -79,8 +79,8 @@ def _displaced(path: Path) -> str:
     except OSError:
         return ""
     if opened and opened != there:
-        return displaced(path, there, PUT_BACK)
-    return displaced(log, "", RESTART_CLEANLY) if opened and is_without_log else ""
+        return displacement(path, there, PUT_BACK)
+    return displacement(log, "", RESTART_CLEANLY) if opened and is_without_log else ""
 
 
 def _removed_lock(path: Path) -> Path | None:
@@ -96,7 +96,7 @@ def _removed_lock(path: Path) -> Path | None:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
+def store_reader(path: Path) -> Iterator[sqlite3.Connection]:
     """Give a connection that can only read; raise StoreUnreadable for whatever goes wrong with it.
 
     Every statement sees what was committed last; BEGIN lets several see the same. Until they end, the agent's log of

@@ -14,13 +14,13 @@ from edge_agent.core.decisions import Advise, Decision, Forward
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, OutboxRow, SizeLimit, TooLarge, WatermarkContext
 from edge_agent.core.senders import SenderChanges
-from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions
+from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions
 from edge_agent.inspection.outbox import WAITING, write_records
 from edge_agent.observability import status_report
 from edge_agent.store import chunks, decision_log, housekeeping, outbox_index, schema
 from edge_agent.store.files import prepare
 from edge_agent.store.port import BatchCommit, LaneDepth
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import SECOND
@@ -90,7 +90,7 @@ def depths_in(path: Path) -> dict[Lane, LaneDepth]:
 
 def depths_told(path: Path) -> dict[Lane, LaneDepth]:
     """Read what ``status`` shows."""
-    with reading(path) as database:
+    with store_reader(path) as database:
         reports = {lane: status_report._read_lane(database, lane) for lane in Lane}
     return {lane: LaneDepth(told.rows, told.size) for lane, told in reports.items()}
 
@@ -101,8 +101,8 @@ def sequence_of(row: OutboxRow) -> int:
     return decode_advisory(row.payload).sequence  # type: ignore[union-attr]
 
 
-def log_of(path: Path) -> list[Decided]:
-    with reading(path) as database:
+def log_of(path: Path) -> list[LoggedDecision]:
+    with store_reader(path) as database:
         return last_decisions(database, DecisionFilter(), limit=0)
 
 
@@ -271,7 +271,7 @@ async def test_a_watermark_is_in_no_chunk_and_is_shown_as_one(tmp_path: Path, sm
         assert chunk_count(path, Lane.ADVISORIES) == 1
         between = [advisory_row("9"), advisory_row("10"), watermark("w3"), advisory_row("11")]
         await store.commit(batch_of(4, between))
-        with reading(path) as database:
+        with store_reader(path) as database:
             shown = {records: count for _, records, count, *_ in database.execute(WAITING[Lane.ADVISORIES])}
         assert shown == {"advisories": 12, "watermarks": 2}
         assert await waiting(store, Lane.ADVISORIES) == [*"01234", "w2", *"5678", "9", "10", "w3", "11"]
@@ -283,7 +283,7 @@ async def test_an_export_holds_what_stands_in_chunks(tmp_path: Path, small_chunk
         await store.commit(batch_of(1, [registration_row("node", "one")]))
         await store.commit(batch_of(2, [registration_row("", str(number)) for number in range(9)]))
         await store.commit(batch_of(3, [advisory_row("a")]))
-    with reading(path) as database, (tmp_path / "export").open("wb") as file:
+    with store_reader(path) as database, (tmp_path / "export").open("wb") as file:
         assert write_records(database, file) == 11
     assert (tmp_path / "export").read_bytes().count(b"\n") == 11
 

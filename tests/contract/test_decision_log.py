@@ -16,10 +16,10 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection import decisions
-from edge_agent.inspection.decisions import Decided, DecisionFilter, last_decisions, last_row_id
+from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions, last_row_id
 from edge_agent.store import chunks, decision_log
 from edge_agent.store.port import BatchCommit
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from shared.identifiers import AdvisoryKind, BlockId, SourcePosition
 from shared.instants import SECOND
 from shared.wire import ForwardReason
@@ -43,8 +43,8 @@ def batch(decisions: Sequence[Decision], block_id: BlockId = BLOCK_ID) -> BatchC
     return BatchCommit(block_id, state, SenderChanges([], [], []), rows, decisions=decisions)
 
 
-def logged(path: Path) -> list[Decided]:
-    with reading(path) as database:
+def logged(path: Path) -> list[LoggedDecision]:
+    with store_reader(path) as database:
         return last_decisions(database, DecisionFilter(), limit=0)
 
 
@@ -102,7 +102,7 @@ async def test_the_logs_are_bounded_each_by_itself_also_after_a_restart(tmp_path
             await store.commit(batch([advise(f"next{n}", n + 1) for n in range(first, first + 10_000)]))
             store.delete_through(Lane.ADVISORIES, 1 << 60)
         assert ends_of_log(path) == (decision_log.DECISIONS_KEPT, "next0", "next99999")
-    with reading(path) as database:
+    with store_reader(path) as database:
         assert [each.sender_id for each in last_decisions(database, DecisionFilter(kinds=("forwarded",)), 0)] == [
             f"first-{n}" for n in range(3)
         ]
@@ -144,7 +144,7 @@ async def test_the_last_decisions_of_one_block_are_found_however_busy_another_is
 
     def last(limit: int) -> list[tuple[str, str, str]]:
         wanted = DecisionFilter(stream="quiet")
-        with reading(path) as database:
+        with store_reader(path) as database:
             return [(each.stream, each.decision, each.sender_id) for each in last_decisions(database, wanted, limit)]
 
     async with opened(path) as store:
@@ -182,7 +182,7 @@ async def test_row_ids_rise_across_lanes_and_are_not_used_again(tmp_path: Path) 
     async with opened(path) as store:
         await store.commit(batch([forward("c", 3), advise("d", 4)]))
     assert [each.row_id for each in logged(path)] == [1, 2, 3, 4, 5]
-    with reading(path) as database:
+    with store_reader(path) as database:
         assert last_row_id(database) == 5
 
 

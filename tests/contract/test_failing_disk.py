@@ -11,7 +11,7 @@ import pytest
 
 from edge_agent.core.records import Lane
 from edge_agent.store import files, schema
-from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
+from edge_agent.store.files import Preparation, StoreUnusable, prepare, set_aside_before
 from edge_agent.store.port import StoreFailing
 from edge_agent.store.sqlite import StoreDamaged
 from tests.support.store.failing_disk import dead_sector, fail, failing_disk
@@ -36,7 +36,7 @@ async def test_a_store_that_its_disk_does_not_give_is_refused_and_left_where_it_
     remedy = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
     assert str(refusal.value) == f"store {path}: input/output error; {remedy}"
     assert pauses == list(files.LOOK_AGAIN_AFTER)
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     await read_wholly(path)
 
 
@@ -51,7 +51,7 @@ async def test_a_store_that_its_disk_does_not_give_for_a_moment_is_taken_as_it_i
         trouble.enter_context(dead_sector(path))
         monkeypatch.setattr("edge_agent.store.files.time.sleep", lambda _: trouble.close())
         if version == schema.VERSION:
-            assert prepare(path) == Prepared(was_lost=False)
+            assert prepare(path) == Preparation(was_lost=False)
         else:
             with pytest.raises(StoreUnusable, match="use a newer agent"):
                 prepare(path)
@@ -84,7 +84,7 @@ async def test_a_check_that_fails_for_the_disks_sake_sets_nothing_aside(
 
     with monkeypatch.context() as patched:
         patched.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
-        assert prepare(path, met) == Prepared(was_lost=False)
+        assert prepare(path, met) == Preparation(was_lost=False)
     assert len(failures) == times
     await read_wholly(path)
 
@@ -98,7 +98,7 @@ async def test_a_store_whose_disk_fails_while_it_is_used_is_kept(path: Path) -> 
         with failing_disk(path), pytest.raises(StoreDamaged) as met:
             await store.pending(Lane.REGISTRATIONS, 0, 1_000)
     assert not met.value.is_proven
-    assert prepare(path, met.value) == Prepared(was_lost=False)
+    assert prepare(path, met.value) == Preparation(was_lost=False)
     await read_wholly(path)
 
 
@@ -111,7 +111,7 @@ async def test_damage_that_sqlite_met_is_believed_where_a_look_at_everything_fin
         file.seek(content.index(BLOCK.encode(), (root - 1) * PAGE))
         file.write(b"other")
     # The check at the start does not hold indexes against their tables.
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     met = StoreDamaged("database disk image is malformed", is_proven=False)
     assert prepare(path, met).set_aside == path.with_name("agent.db.corrupt-1")
 

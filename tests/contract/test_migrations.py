@@ -10,9 +10,9 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.store import files, schema
-from edge_agent.store.files import Prepared, StoreUnusable, prepare
+from edge_agent.store.files import Preparation, StoreUnusable, prepare
 from edge_agent.store.port import LaneDepth
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.store.old_stores import STATEMENTS, make_old_store
 from tests.support.store.store_batches import (
@@ -53,8 +53,8 @@ def test_every_released_version_has_a_golden_store() -> None:
 @pytest.mark.parametrize("version", OLD_VERSIONS)
 def test_a_migrated_store_has_the_tables_of_a_new_one(path: Path, version: int) -> None:
     make_old_store(path, version)
-    assert prepare(path) == Prepared(was_lost=False, migrated_from=version)
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False, migrated_from=version)
+    assert prepare(path) == Preparation(was_lost=False)
     prepare(path.with_name("new.db"))
     assert tables(path) == tables(path.with_name("new.db"))
 
@@ -107,7 +107,7 @@ def test_a_migration_that_fails_leaves_the_old_store_whole(
     assert "\n" not in str(refusal.value)
     assert contents(path) == before
     monkeypatch.undo()
-    assert prepare(path) == Prepared(was_lost=False, migrated_from=version)
+    assert prepare(path) == Preparation(was_lost=False, migrated_from=version)
 
 
 @pytest.mark.parametrize("version", OLD_VERSIONS)
@@ -116,7 +116,7 @@ def test_an_old_store_is_not_shown_by_commands_but_they_say_what_to_do(path: Pat
     before = contents(path)
     with (
         pytest.raises(StoreUnreadable, match=f"version {version}, .* reads {schema.VERSION}; the agent migrates it"),
-        reading(path),
+        store_reader(path),
     ):
         pass
     assert contents(path) == before

@@ -7,7 +7,7 @@ import pytest
 
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.store.chunks import oldest_at
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from tests.support.store.store_batches import advisory, batch, opened, registration, watermark
 
 
@@ -33,7 +33,7 @@ async def test_the_age_of_a_passed_on_record_is_known_where_its_source_header_na
     row = msgspec.structs.replace(registration("a", "r"), headers=headers)
     async with opened(path) as store:
         await store.commit(batch(1, [row]))
-        with reading(path) as database:
+        with store_reader(path) as database:
             assert oldest_at(database, Lane.REGISTRATIONS) == instant
 
 
@@ -42,5 +42,5 @@ async def test_a_record_that_is_damaged_names_no_instant(tmp_path: Path, row: Ou
     path = tmp_path / "agent.db"
     async with opened(path) as store:
         await store.commit(batch(1, [row]))
-        with reading(path) as database:
+        with store_reader(path) as database:
             assert oldest_at(database, Lane.ADVISORIES) == 0

@@ -15,7 +15,7 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import housekeeping
-from edge_agent.store.files import Prepared, StoreUnusable, prepare, set_aside_before
+from edge_agent.store.files import Preparation, StoreUnusable, prepare, set_aside_before
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
@@ -64,21 +64,21 @@ async def works(path: Path) -> bool:
 
 
 async def test_a_first_start_is_no_loss(path: Path) -> None:
-    assert prepare(path) == Prepared(was_lost=False)
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     assert await works(path)
 
 
 async def test_a_store_in_a_directory_that_is_not_there_yet_is_made_with_it(tmp_path: Path) -> None:
     path = tmp_path / "var" / "lib" / "agent.db"
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     assert await works(path)
 
 
 async def test_a_store_that_is_gone_is_noticed_by_its_marker(path: Path) -> None:
     await fill(path)
     remove(path)
-    assert prepare(path) == Prepared(was_lost=True, replaces_lost=True)
+    assert prepare(path) == Preparation(was_lost=True, replaces_lost=True)
     assert await works(path)
 
 
@@ -86,13 +86,13 @@ async def test_a_loss_is_remembered_by_the_store_that_was_made_in_its_place(path
     await fill(path)
     remove(path)
     prepare(path)
-    assert prepare(path) == Prepared(was_lost=False, replaces_lost=True)
+    assert prepare(path) == Preparation(was_lost=False, replaces_lost=True)
 
 
 async def test_a_store_from_before_its_marker_is_kept(path: Path) -> None:
     await fill(path)
     path.with_name("agent.db.marker").unlink()
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     async with opened(path) as store:
         assert await store.load_block(BLOCK) is not None
 
@@ -119,7 +119,7 @@ async def test_a_damaged_store_is_set_aside_and_a_new_one_begun(path: Path, dama
 
     prepared = prepare(path)
     aside = path.with_name("agent.db.corrupt-1")
-    assert prepared == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
+    assert prepared == Preparation(was_lost=True, set_aside=aside, replaces_lost=True)
     assert aside.read_bytes() == damaged
     assert await works(path)
 
@@ -170,7 +170,7 @@ async def test_a_sound_store_is_not_set_aside_because_the_disk_is_full(path: Pat
         await store.commit(batch(1, [advisory("a")]))
     with no_room(), pytest.raises(StoreUnusable, match="the agent needs to write there"):
         prepare(path)
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     async with opened(path) as store:
         assert await waiting(store, Lane.ADVISORIES) == ["a"]
 
@@ -238,11 +238,11 @@ async def test_damage_within_records_is_found_though_sqlite_finds_the_file_sound
         file.seek(content.index(within))
         file.write(written)
 
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     with pytest.raises(StoreDamaged) as met:
         await read_wholly(path)
     aside = path.with_name("agent.db.corrupt-1")
-    assert prepare(path, met.value) == Prepared(was_lost=True, set_aside=aside, replaces_lost=True)
+    assert prepare(path, met.value) == Preparation(was_lost=True, set_aside=aside, replaces_lost=True)
     assert await works(path)
 
 
@@ -263,16 +263,16 @@ async def test_a_store_that_holds_less_than_was_committed_is_a_lost_one(path: Pa
 
     found = prepare(copy)
     aside = copy.with_name("agent.db.corrupt-1")
-    assert found == Prepared(was_lost=True, set_aside=aside, replaces_lost=True, is_older=True)
+    assert found == Preparation(was_lost=True, set_aside=aside, replaces_lost=True, is_older=True)
     assert await works(copy)
-    assert prepare(copy) == Prepared(was_lost=False, replaces_lost=True)
+    assert prepare(copy) == Preparation(was_lost=False, replaces_lost=True)
 
 
 @pytest.mark.parametrize("note", [b"", b'{"last_row', b"\0\0\0\0", b"\xff"])
 async def test_a_marker_that_says_nothing_is_no_proof_of_a_loss(path: Path, note: bytes) -> None:
     await fill(path)
     path.with_name("agent.db.marker").write_bytes(note)
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
 
 
 async def test_an_operator_who_drops_from_a_copy_of_before_does_not_hide_that_it_is_one(path: Path) -> None:
@@ -299,13 +299,13 @@ async def test_the_log_of_a_lost_store_is_not_written_into_the_new_one(path: Pat
 
 async def test_a_store_that_was_killed_in_the_midst_of_being_made_is_made_again(path: Path) -> None:
     path.with_name("agent.db.new").write_bytes(b"half")
-    assert prepare(path) == Prepared(was_lost=False)
+    assert prepare(path) == Preparation(was_lost=False)
     assert await works(path)
 
 
 async def test_the_log_that_a_killed_agent_left_is_read(path: Path) -> None:
     copy = await copy_of_a_killed_store(path)
-    assert prepare(copy) == Prepared(was_lost=False)
+    assert prepare(copy) == Preparation(was_lost=False)
     async with opened(copy) as store:
         assert await waiting(store, Lane.ADVISORIES) == ["in the log"]
 

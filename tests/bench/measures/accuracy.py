@@ -18,7 +18,7 @@ import msgspec
 
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
-from edge_agent.simulator.random_outages import joined
+from edge_agent.simulator.random_outages import union
 from edge_agent.source.replies import delivery_of
 from shared import wire
 from shared.identifiers import AdvisoryKind
@@ -231,7 +231,7 @@ async def _muster_says(scene: Scene, truth: Truth) -> tuple[Suspicions, float]:
             mark = wire.decode_watermark(message.data)
             through = clock.latest(mark.observed_through_us, said_at)
             covered.append((clock.latest(mark.observed_since_us, through), through))
-    covered = joined(covered)
+    covered = union(covered)
     found: dict[str, list[Suspicion]] = defaultdict(list)
     open_since: dict[str, tuple[int, int]] = {}
     for advisory, said_at in spoken:

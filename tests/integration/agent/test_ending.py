@@ -10,7 +10,7 @@ import pytest
 from edge_agent.config import agent as agent_config
 from edge_agent.daemon import Agent
 from edge_agent.runtime.links import Links
-from edge_agent.store.files import held, prepare
+from edge_agent.store.files import hold_of, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
@@ -82,7 +82,7 @@ async def test_an_agent_whose_end_is_broken_off_at_its_links_closes_its_store(tm
     async with AsyncExitStack() as stack:
         deployment = await stack.enter_async_context(deployed(tmp_path))
         settings = agent_config.load(deployment.agent.config)
-        hold = stack.enter_context(held(deployment.agent.store))
+        hold = stack.enter_context(hold_of(deployment.agent.store))
         prepare(deployment.agent.store)
         stack.enter_context(hold.noting_files())
         store = await SqliteStore.open(deployment.agent.store, int(settings.store.max_outbox))

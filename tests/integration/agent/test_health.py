@@ -17,7 +17,7 @@ import pytest
 from edge_agent.observability import conditions, http
 from edge_agent.observability.status_report import STARTS
 from edge_agent.observability.systemd import keep_watchdog
-from edge_agent.store.files import held, prepare
+from edge_agent.store.files import hold_of, prepare
 from tests.support.agent.agent_process import Deployment, deployed, free_address
 from tests.support.agent.agent_within import agent_within
 from tests.support.agent.supervisor import ALIVE, MORE_TIME, supervisor_socket
@@ -353,7 +353,7 @@ async def test_an_agent_that_has_its_store_and_has_not_written_yet_is_not_called
     await until_running(deployment)
     deployment.agent.kill()
     settings = ("--config", str(deployment.agent.config))
-    with held(deployment.agent.store):
+    with hold_of(deployment.agent.store):
         checked = await deployment.agent.run_command("status", "--check", *settings)
         _, findings, _ = await deployment.agent.run_command("doctor", *settings)
         assert checked[:2] == (

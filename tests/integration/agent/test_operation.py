@@ -15,7 +15,7 @@ import pytest
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest import commits
-from edge_agent.source.port import Opened
+from edge_agent.source.port import OpenResult
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store import schema
 from tests.support.agent import failing_agent
@@ -160,7 +160,7 @@ async def test_a_stream_that_opens_and_cannot_be_read_is_opened_less_and_less_of
     written(tmp_path / "password", "secret")
     open_source, opened_at = JetStreamSource.open, list[float]()
 
-    async def noted(source: JetStreamSource, state: BlockState) -> Opened:
+    async def noted(source: JetStreamSource, state: BlockState) -> OpenResult:
         opened = await open_source(source, state)
         opened_at.append(time.monotonic())
         return opened

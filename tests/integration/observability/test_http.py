@@ -18,7 +18,7 @@ import uvloop
 from edge_agent.config.agent import MonitorSettings
 from edge_agent.observability import http
 from edge_agent.observability.status_board import StatusBoard
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.tasks import cancel_all
 from tests.support.agent.agent_process import free_address
@@ -73,7 +73,7 @@ async def test_a_scraper_that_goes_away_while_its_answer_is_made_is_no_error(
     def slow(path: Path) -> Iterator[Connection]:
         looks.set()
         may_go_on.wait(60)
-        with reading(path) as database:
+        with store_reader(path) as database:
             yield database
 
     complaints: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from edge_agent.inspection.outbox import read_outbox
 from edge_agent.observability.status_board import CONNECTED, NOT_ACCEPTED, PairPhase
-from edge_agent.store.read_only import reading
+from edge_agent.store.read_only import store_reader
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY
 from tests.support.agent.agent_stage import registering
@@ -338,7 +338,7 @@ def knows(pair: PairStage, *names: str) -> Callable[[], object]:
 
 def waiting(member: MemberStage) -> int:
     """Count the advisories that wait at a member."""
-    with reading(member.store_path) as database:
+    with store_reader(member.store_path) as database:
         return sum(each.count for each in read_outbox(database).waiting if each.records == "advisories")
 
 

@@ -15,7 +15,7 @@ from nats.errors import NoRespondersError
 from edge_agent.config.agent import load
 from edge_agent.doctor.source import check_source
 from edge_agent.source.consumer import SourceAddress, creation
-from edge_agent.source.port import Checked, SourceUnavailable
+from edge_agent.source.port import SourceUnavailable, StreamCheck
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import ServerSettings
@@ -135,7 +135,7 @@ async def test_doctor_looks_whether_the_leader_of_a_filtered_stream_may_be_asked
     assert "reading, resetting, asking what waits and acknowledging are permitted" in said
 
 
-async def looked_at(reader: Reader) -> Checked:
+async def looked_at(reader: Reader) -> StreamCheck:
     """Check, as often as reading breaks off because another server delivers."""
     while True:
         try:

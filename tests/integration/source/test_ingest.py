@@ -17,7 +17,7 @@ from edge_agent.core.records import Lane
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.policy.orders import PolicyOrders
 from edge_agent.runtime import backoff
-from edge_agent.source.port import Checked, SourceUnavailable
+from edge_agent.source.port import SourceUnavailable, StreamCheck
 from shared import wire
 from shared.instants import SECOND
 from shared.policy import Order, RetireSender, Revision, Scope, ScopedRevision
@@ -143,7 +143,7 @@ async def test_what_was_read_past_is_no_gap_though_it_proved_no_time(agent: Mort
     await agent.read(1)
     through = agent.tracker.state.observed_through
     facts = (await agent.stream.check(agent.policy.blind_after)).facts
-    await agent.ingest._take_check(Checked(facts, examined_sequence=7))
+    await agent.ingest._take_check(StreamCheck(facts, examined_sequence=7))
     assert (agent.tracker.state.read_through, agent.tracker.state.observed_through) == (7, through)
 
 

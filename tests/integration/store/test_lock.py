@@ -9,7 +9,7 @@ import pytest
 
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import sqlite_store
-from edge_agent.store.files import StoreUnusable, held, prepare
+from edge_agent.store.files import StoreUnusable, hold_of, prepare
 from edge_agent.store.port import StoreFailing, StoreLocked
 from tests.support.store.store_batches import batch, opened, registration
 from tests.support.waiting import until
@@ -26,21 +26,21 @@ with held(Path(sys.argv[1])):
 
 def test_a_second_agent_is_kept_out_of_a_store_in_use(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
-    with held(path), pytest.raises(StoreUnusable, match="another agent is running on it"), held(path):
+    with hold_of(path), pytest.raises(StoreUnusable, match="another agent is running on it"), hold_of(path):
         pass
-    with held(path):
+    with hold_of(path):
         pass
 
 
 def test_a_second_agent_is_kept_out_of_a_store_that_it_knows_by_another_name(tmp_path: Path) -> None:
     path, other = tmp_path / "agent.db", tmp_path / "other.db"
     prepare(path)
-    with held(path) as hold, hold.noting_files():
+    with hold_of(path) as hold, hold.noting_files():
         other.hardlink_to(path)
         refused = pytest.raises(StoreUnusable, match="another agent is running on it")
-        with held(other) as second, refused, second.noting_files():
+        with hold_of(other) as second, refused, second.noting_files():
             pass
-    with held(other) as second, second.noting_files():
+    with hold_of(other) as second, second.noting_files():
         pass
 
 
@@ -50,10 +50,10 @@ def test_a_killed_agent_keeps_nobody_out(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "held\n"
-        with pytest.raises(StoreUnusable), held(path):
+        with pytest.raises(StoreUnusable), hold_of(path):
             pass
         agent.kill()
-    with held(path):
+    with hold_of(path):
         pass
 
 

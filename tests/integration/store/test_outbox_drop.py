@@ -10,7 +10,7 @@ from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import uploader
 from edge_agent.delivery.shipment import Form, Shipment
 from edge_agent.observability.status_board import StatusBoard
-from edge_agent.store.files import held
+from edge_agent.store.files import hold_of
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId
 from tests.support.agent.agent_file import SMALLEST
@@ -97,7 +97,7 @@ async def test_the_operator_is_told_how_many_were_on_their_way(
     (tmp_path / "agent.toml").write_text(f'{SMALLEST}[store]\npath = "agent.db"\n')
     await StatusBoard("dub1-a", BLOCK_ID.region, BLOCK_ID.site, "1", "boot", ROOM).write_last(store)
     operator = OperatedAgent(tmp_path / "agent.toml")
-    with held(tmp_path / "agent.db"):
+    with hold_of(tmp_path / "agent.db"):
         async with uploading(region, store):
             region.link.stall()
             await store.commit(batch(1, rows_of(BLOCK)))

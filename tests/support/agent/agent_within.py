@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edge_agent.config import agent as agent_config
 from edge_agent.daemon import Agent
-from edge_agent.store.files import held, prepare
+from edge_agent.store.files import hold_of, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite_store import SqliteStore
 
@@ -17,7 +17,7 @@ async def agent_within(config: Path) -> AsyncIterator[None]:
     """Run an agent on a settings file while the block runs; raise what ended it before."""
     settings = agent_config.load(config)
     path = Path(settings.store.path)
-    with held(path) as hold:
+    with hold_of(path) as hold:
         prepare(path)
         with hold.noting_files():
             store = await SqliteStore.open(path, int(settings.store.max_outbox))

@@ -7,7 +7,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.stream_past import PastChange, StreamFacts, StreamTakes, is_gap, is_unread, past_change
-from edge_agent.source.port import Checked, ConsumerState, Opened, SourceUnavailable
+from edge_agent.source.port import ConsumerState, OpenResult, SourceUnavailable, StreamCheck
 from shared.instants import SECOND
 
 SETTLE = 2 * SECOND
@@ -107,7 +107,7 @@ class ScriptedStream:
     async def resolve_start(self) -> tuple[StreamFacts, int]:
         return self._facts(), self._first_sequence - 1
 
-    async def open(self, state: BlockState) -> Opened:
+    async def open(self, state: BlockState) -> OpenResult:
         position, read_through, last_stored_at = state.position, state.read_through, state.last_stored_at
         self._is_broken = False
         facts = self._facts()
@@ -118,11 +118,11 @@ class ScriptedStream:
             change = PastChange.REWRITTEN
         self._read_through = position.sequence
         if change is None:
-            return Opened(facts, position.sequence, is_gap=is_gap(read_through, facts))
+            return OpenResult(facts, position.sequence, is_gap=is_gap(read_through, facts))
         if change is PastChange.RECREATED or not last_stored_at:
-            return Opened(facts, self._first_sequence - 1, change)
+            return OpenResult(facts, self._first_sequence - 1, change)
         later = (message.sequence for message in self._messages if message.stored_at > last_stored_at)
-        return Opened(facts, next(later, facts.last_sequence + 1) - 1, change)
+        return OpenResult(facts, next(later, facts.last_sequence + 1) - 1, change)
 
     async def read(self, _patience: float) -> Sequence[SourceMessage]:
         return self.next_messages(len(self._messages))
@@ -139,19 +139,19 @@ class ScriptedStream:
             self._read_through = messages[-1].sequence
         return messages
 
-    async def check(self, _blind_after: int) -> Checked:
+    async def check(self, _blind_after: int) -> StreamCheck:
         self._fail_if_broken()
         facts = self._facts()
         happens, self.amid_check = self.amid_check, lambda: None
         happens()
         if self._read_through < facts.last_sequence:
-            return Checked(facts, publish_error=self.publish_error)
+            return StreamCheck(facts, publish_error=self.publish_error)
         through = 0 if self.publish_error else self.shown_clock - SETTLE
-        return Checked(facts, through, facts.last_sequence, publish_error=self.publish_error)
+        return StreamCheck(facts, through, facts.last_sequence, publish_error=self.publish_error)
 
-    async def look(self) -> Checked:
+    async def look(self) -> StreamCheck:
         facts = self._facts()
-        return Checked(facts, consumer=ConsumerState(facts.last_sequence - self._read_through))
+        return StreamCheck(facts, consumer=ConsumerState(facts.last_sequence - self._read_through))
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""

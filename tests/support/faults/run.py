@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.observability.status_report import read_status
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 from tests.support.faults.agreement import agreement, live_service
 from tests.support.faults.evidence import gather, last_sequence
 from tests.support.faults.fleet import FaultFleet, connected_fleet
@@ -201,7 +201,7 @@ def has_said_everything(stage: FaultStage, ends: Mapping[str, int]) -> bool:
         for block in status.blocks:
             if block.state.position.sequence < ends[block.name] or any(block.senders.values()):
                 return False
-        with reading(stage.store_path) as database:
+        with store_reader(stage.store_path) as database:
             ((waiting,),) = database.execute(
                 "SELECT (SELECT COUNT(*) FROM advisory_outbox WHERE watermark_since = 0)"
                 " + (SELECT COUNT(*) FROM advisory_chunk)"

@@ -15,7 +15,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.runtime.links import max_payload_of
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.port import Checked, Opened, OwnMessagePhase, SourceUnavailable
+from edge_agent.source.port import OpenResult, OwnMessagePhase, SourceUnavailable, StreamCheck
 from edge_agent.source.probe import Probe, ProbeRule
 from edge_agent.source.reader import JetStreamSource
 from shared.embedded.link import EmbeddedLink
@@ -179,7 +179,7 @@ class Reader:
         self.source = JetStreamSource(client, api, SETTLE, self._probe(probe, address) if probe else None)
         self._blind_after = probe.blind_after if probe else LONG
         self.received: list[SourceMessage] = []
-        self.opened: list[Opened] = []
+        self.opened: list[OpenResult] = []
         self.position: SourcePosition
         self.read_through = 0
         self.past_stored_at = self.source_clock = 0
@@ -191,11 +191,11 @@ class Reader:
         rule = ProbeRule(STREAM, probe.own, probe.subject, address.filter_subject)
         return Probe(self.client, rule, probe.origin, report, partial(max_payload_of, self.client, self._settings))
 
-    async def check(self) -> Checked:
+    async def check(self) -> StreamCheck:
         """Check as the agent does."""
         return await self.source.check(self._blind_after)
 
-    async def open(self) -> Opened:
+    async def open(self) -> OpenResult:
         """Open the source behind what was committed, and take over what it says about the past."""
         opened = await self._open()
         self.opened.append(opened)
@@ -209,7 +209,7 @@ class Reader:
             assert again.change is None
         return opened
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> OpenResult:
         return await self.source.open(
             BlockState(
                 self.position,
@@ -220,7 +220,7 @@ class Reader:
             )
         )
 
-    async def open_again(self, deadline: float = DEADLINE) -> Opened:
+    async def open_again(self, deadline: float = DEADLINE) -> OpenResult:
         """Open as soon as that works."""
 
         async def opens() -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.config.effective import render_settings, written
+from edge_agent.config.effective import render_settings, toml_value
 from shared.instants import DAY, HOUR, SECOND
 from shared.nats.settings import TlsSettings
 from shared.settings import Duration, parse_settings
@@ -73,5 +73,5 @@ def test_table_whose_presence_says_something_is_written_though_nothing_stands_in
     [(0, '"0s"'), (1, '"1us"'), (90 * SECOND, '"1m30s"'), (DAY + HOUR + 500_000, '"1d1h500ms"')],
 )
 def test_duration_is_written_exactly(duration: int, text: str) -> None:
-    assert written(Duration(duration)) == text
+    assert toml_value(Duration(duration)) == text
     assert Duration.of(text.strip('"')) == duration

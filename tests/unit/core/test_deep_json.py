@@ -9,7 +9,7 @@ import pytest
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import TOLERATED_LIMIT, DigestRule, content_digest
-from shared.deep_json import NESTED_LIMIT, decoded, encoded
+from shared.deep_json import NESTED_LIMIT, decode_deep, encode_deep
 from shared.tolerant_json import Deviation
 
 T = TypeVar("T")
@@ -69,4 +69,4 @@ def test_a_text_without_an_end_takes_no_time_behind_many_levels() -> None:
 
 def test_what_was_decoded_is_encoded_again() -> None:
     body = b"[" * NESTED_LIMIT + b"]" * NESTED_LIMIT
-    assert at_depth(500, lambda: encoded(decoded(msgspec.json.decode, body))) == body
+    assert at_depth(500, lambda: encode_deep(decode_deep(msgspec.json.decode, body))) == body

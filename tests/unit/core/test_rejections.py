@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from edge_agent.core.block_state import BlockState
-from edge_agent.core.observation import REJECTIONS_KEPT, Rejections, RejectReason, SourceMessage, bearing, with_another
+from edge_agent.core.observation import (
+    REJECTIONS_KEPT,
+    Rejections,
+    RejectReason,
+    SourceMessage,
+    rejections_of,
+    with_another,
+)
 from edge_agent.observability.health import of_state
 from shared.instants import MINUTE, SECOND
 from tests.support.core.watched_site import POLICY, START, position
@@ -77,11 +84,11 @@ def test_whatever_was_rejected_can_be_written_down(subject: str, payload: bytes)
     ],
 )
 def test_a_subject_that_carries_the_name_is_its_senders(subject: str, is_its: bool) -> None:
-    assert bool(bearing(refused(subject).values(), "web1.example.net")) is is_its
+    assert bool(rejections_of(refused(subject).values(), "web1.example.net")) is is_its
 
 
 def test_a_body_that_shows_the_name_is_its_senders() -> None:
-    assert bearing(refused("nodes", payload=b'{"host": "web1.example.net", "sen').values(), "web1.example.net")
+    assert rejections_of(refused("nodes", payload=b'{"host": "web1.example.net", "sen').values(), "web1.example.net")
 
 
 # Who is warned, and until when
@@ -110,7 +117,7 @@ def test_senders_that_are_turned_away_are_warned_of_with_the_limit() -> None:
 
 @pytest.mark.parametrize(("subject", "name"), [("nodes.10", "10.0.0.1"), ("nodes.x", "")])
 def test_a_number_or_nothing_in_a_subject_is_nobodys_name(subject: str, name: str) -> None:
-    assert not bearing(refused(subject).values(), name)
+    assert not rejections_of(refused(subject).values(), name)
 
 
 def test_nobody_is_warned_of_nothing() -> None:

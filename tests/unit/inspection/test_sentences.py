@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_agent.inspection.decisions import Decided
+from edge_agent.inspection.decisions import LoggedDecision
 from edge_agent.inspection.explanation_page import Sentences
 from shared.identifiers import AdvisoryKind
 from tests.support.core.watched_site import POLICY, instant
@@ -11,7 +11,7 @@ from tests.support.core.watched_site import POLICY, instant
 def said(*kinds: AdvisoryKind) -> str:
     sentences, found = Sentences(POLICY), ""
     for number, kind in enumerate(kinds):
-        decided = Decided(number, "nodes", "a", kind, instant(20 + number), instant(0), 1, "acknowledged")
+        decided = LoggedDecision(number, "nodes", "a", kind, instant(20 + number), instant(0), 1, "acknowledged")
         _, found = sentences.headed(decided)
     return found
 

@@ -1,10 +1,10 @@
 """Names that anybody may choose are shown in the list of decisions, and never obeyed by the terminal that shows it."""
 
-from edge_agent.inspection.decisions import Decided, as_line
+from edge_agent.inspection.decisions import LoggedDecision, as_line
 
 
 def line(name: str, width: int = 1_000) -> str:
-    return as_line(Decided(1, "nodes", name, "stale", 720_000_000, 0, 5, "acknowledged"), width)
+    return as_line(LoggedDecision(1, "nodes", name, "stale", 720_000_000, 0, 5, "acknowledged"), width)
 
 
 def test_a_name_that_holds_orders_for_a_terminal_is_written_out() -> None:

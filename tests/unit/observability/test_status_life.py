@@ -12,7 +12,7 @@ from edge_agent.observability import status_report
 from edge_agent.observability.status_board import AgentStatus, now
 from edge_agent.observability.status_report import ProcessState, read_report
 from edge_agent.store import schema
-from edge_agent.store.files import held
+from edge_agent.store.files import hold_of
 from edge_agent.store.read_only import is_held
 from shared.instants import HOUR, SECOND
 
@@ -77,6 +77,6 @@ def test_agent_runs_where_its_process_lives_and_wrote_within_ten_seconds(
 def test_store_is_held_while_an_agent_has_it(tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     assert is_held(path) is False
-    with held(path):
+    with hold_of(path):
         assert is_held(path) is True
     assert is_held(path) is False

@@ -15,8 +15,8 @@ from edge_agent.simulator.random_outages import (
     Reliability,
     blind_at_random,
     break_at_random,
-    joined,
     random_spans,
+    union,
 )
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.instants import DAY, HOUR, MINUTE, SECOND
@@ -141,7 +141,7 @@ def test_advisories_are_numbered_without_holes_and_watermarks_say_how_far() -> N
 
 def test_blind_time_is_outside_all_coverage_and_all_the_rest_is_inside() -> None:
     rows = rows_of(site_history([(DAY, DAY + HOUR), (4 * DAY, 4 * DAY + 10 * MINUTE)]))
-    coverage = joined((mark.observed_since_us, mark.observed_through_us) for mark in watermarks_in(rows))
+    coverage = union((mark.observed_since_us, mark.observed_through_us) for mark in watermarks_in(rows))
     gaps = [(closed, reopened) for (_, closed), (reopened, _) in pairwise(coverage)]
     assert (coverage[0][0], coverage[-1][1]) == (STARTED_AT, STARTED_AT + DURATION)
     for (closed, reopened), blind_from, blind_to in zip(gaps, (DAY, 4 * DAY), (HOUR, 10 * MINUTE), strict=True):
@@ -176,7 +176,7 @@ def test_random_outages_are_the_same_for_the_same_name_and_have_the_medians_aske
     spans = random_spans(reliability, 1.2, 400 * DAY, 7, "n1")
     assert spans == random_spans(reliability, 1.2, 400 * DAY, 7, "n1")
     assert spans != random_spans(reliability, 1.2, 400 * DAY, 8, "n1")
-    assert spans == joined(spans)
+    assert spans == union(spans)
     down = sorted(ended_at - started_at for started_at, ended_at in spans)
     up = sorted(following[0] - span[1] for span, following in pairwise(spans))
     assert 0.7 < down[len(down) // 2] / HOUR < 1.4
