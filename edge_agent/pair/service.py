@@ -1,7 +1,8 @@
 """Put together one member of a pair: its blocks, followed or led, and its way to the region while it leads."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,27 +34,19 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: Upload
         member_parts = _MemberParts(parts.store, health, blocks, modes, found, upload_path, link)
         member = Member(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status
-        tasks.create_task(_watch_region(health, link), name="reach of the region")
-        tasks.create_task(_hear_clock(link), name="clock of the region")
-        tasks.create_task(_watch_names(link), name="names")
+        over = partial(_over, link)
+        tasks.create_task(over(lambda region: health.watch_region(region.client)), name="reach of the region")
+        tasks.create_task(over(lambda region: region.clock.run()), name="clock of the region")
+        tasks.create_task(over(lambda region: region.names.run(region.client)), name="names")
         tasks.create_task(member.run(), name="pair")
 
 
-async def _watch_names(link: asyncio.Task[RegionLink]) -> None:
-    opened = await asyncio.shield(link)
-    await opened.names.run(opened.client)
-
-
-async def _watch_region(health: MemberHealth, link: asyncio.Task[RegionLink]) -> None:
-    await health.watch_region((await asyncio.shield(link)).client)
-
-
-async def _hear_clock(link: asyncio.Task[RegionLink]) -> None:
-    await (await asyncio.shield(link)).clock.run()
+async def _over(link: asyncio.Task[RegionLink], work: Callable[[RegionLink], Awaitable[None]]) -> None:
+    await work(await asyncio.shield(link))
 
 
 class _MemberParts(msgspec.Struct):
-    """What a member works with; see ``Hands``."""
+    """What a member works with; see ``MemberParts``."""
 
     store: SqliteStore
     health: MemberHealth
