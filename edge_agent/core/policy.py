@@ -40,6 +40,20 @@ class Policy(msgspec.Struct, frozen=True):
     def retired_after_stale(self) -> int:
         return self.retire_after - self.stale_after
 
+    def stale_at(self, last_seen_at: int, since: int, policy_at: int) -> int:
+        """Say when a sender that is not heard again falls stale; ``since``: from when on the stream has been watched.
+
+        No deadline that this policy moved falls before ``policy_at``, from when on it holds.
+        """
+        return max(max(last_seen_at, since) + self.stale_after, policy_at)
+
+    def retired_at(self, stale_observed_at: int, blind_total: int, since: int, policy_at: int) -> int:
+        """Say when a stale sender that is not heard again is retired; ``stale_observed_at`` is by the observed clock.
+
+        What other thresholds moved to before a blind span falls at its end: nothing is decided within it.
+        """
+        return max(stale_observed_at + blind_total + self.retired_after_stale, policy_at, since)
+
     def interval_of(self, sender_id: str, *, is_first: bool) -> int:
         """Give how long after a sender was forwarded its next sighting is due; the first time that is sooner."""
         return self.first_interval(sender_id) if is_first else self.sample_interval

@@ -29,7 +29,6 @@ from itertools import islice
 import msgspec
 
 from edge_agent.core.block_state import BlockState, sum_counters
-from edge_agent.core.deadlines import NEVER, DeadlineQueue, retired_at, stale_at
 from edge_agent.core.decisions import (
     BlindCause,
     BlindSpan,
@@ -47,7 +46,15 @@ from edge_agent.core.decisions import (
 )
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, SourceMessage
 from edge_agent.core.policy import Policy, PolicyRevisions
-from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable, reason_to_forward
+from edge_agent.core.senders import (
+    NOBODY,
+    DeadlineQueue,
+    SenderChanges,
+    SenderPhase,
+    SenderState,
+    SenderTable,
+    reason_to_forward,
+)
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
@@ -211,8 +218,7 @@ class Draft:
             if not is_waited_for:
                 return now, None
             return StreamSeen(now.at, now.sequence, now.refuses, by_subject=now.by_subject, thinned=now.thinned), None
-        is_anybody_tracked = min(earliest_seen_at, self._stale.first_instant()) < NEVER
-        if takes is not None and takes.lost_in(facts.takes) and is_anybody_tracked:
+        if takes is not None and takes.lost_in(facts.takes) and self._sender_count:
             # Where the stream's clock is not followed, whoever is heard now counts as heard before.
             at = self.observed_through + 1 if self.clock_ahead else facts.server_at
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
@@ -421,14 +427,14 @@ class Draft:
         since, policy, policy_at, blind_total = self._since, self._policy, self._policy_at, self._blind_total
 
         def falls_stale_at(last_seen_at: int) -> int:
-            return stale_at(last_seen_at, since, policy, policy_at)
+            return policy.stale_at(last_seen_at, since, policy_at)
 
         unheard_since, unheard_observed = self._seen.unheard_since, self._seen.unheard_observed
 
         def is_retired_at(stale_observed_at: int) -> int:
             if unheard_since and stale_observed_at <= unheard_observed:
                 return max(unheard_since, since)
-            return retired_at(stale_observed_at, blind_total, since, policy, policy_at)
+            return policy.retired_at(stale_observed_at, blind_total, since, policy_at)
 
         while True:
             heard_due = falls_stale_at(self._heard.first_instant())

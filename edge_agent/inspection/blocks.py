@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core import deadlines
 from edge_agent.core.block_state import BlockState
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.health import is_stalled
@@ -51,14 +50,12 @@ class KnownBlock(msgspec.Struct, frozen=True):
     def stale_at(self, last_seen_at: int) -> int:
         """Say when a sender that is not heard again falls stale, if the stream is watched until then."""
         state = self.state
-        return deadlines.stale_at(last_seen_at, state.observed_since, state.policy, state.policy_at)
+        return state.policy.stale_at(last_seen_at, state.observed_since, state.policy_at)
 
     def retired_at(self, stale_observed_at: int) -> int:
         """Say when a stale sender that is not heard again is retired, if the stream is watched until then."""
         state = self.state
-        return deadlines.retired_at(
-            stale_observed_at, state.blind_total, state.observed_since, state.policy, state.policy_at
-        )
+        return state.policy.retired_at(stale_observed_at, state.blind_total, state.observed_since, state.policy_at)
 
     def forgotten_at(self, last_seen_at: int) -> int:
         return last_seen_at + self.state.policy.retire_after
