@@ -209,7 +209,7 @@ def read_progress(database: sqlite3.Connection, block: str) -> Progress | None:
 
 
 def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
-    counting = [schema.rows_through(lane), *([schema.chunks_through(lane)] if lane in schema.CHUNKS else [])]
+    counting = [schema.ROWS_THROUGH[lane], *([schema.CHUNKS_THROUGH[lane]] if lane in schema.CHUNKS else [])]
     found = [database.execute(statement, (schema.EVERY_ROW,)).fetchone() for statement in counting]
     return LaneReport(sum(count for count, _ in found), sum(size for _, size in found), oldest_at(database, lane))
 

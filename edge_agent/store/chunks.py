@@ -48,7 +48,7 @@ def put_chunks(
     for piece, size in pieces:
         values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size, _encode(piece))
         # One at a time: a statement keeps what was bound to it, and this is large.
-        database.execute(schema.put_chunk(lane), values)
+        database.execute(schema.PUT_CHUNK[lane], values)
     return pieces
 
 
@@ -56,13 +56,13 @@ def first_chunk_behind(database: sqlite3.Connection, lane: Lane, row_id: int) ->
     """Find a lane's first chunk that has rows behind one; copies have none."""
     if lane not in schema.CHUNKS:
         return None
-    row = database.execute(schema.first_chunk_behind(lane), (row_id,)).fetchone()
+    row = database.execute(schema.FIRST_CHUNK_BEHIND[lane], (row_id,)).fetchone()
     return row and Chunk(*row)
 
 
 def rows_of(database: sqlite3.Connection, lane: Lane, chunk: Chunk) -> list[OutboxRow]:
     """Read a chunk's records."""
-    ((body,),) = database.execute(schema.chunk_body(lane), (chunk.last_row_id,))
+    ((body,),) = database.execute(schema.CHUNK_BODY[lane], (chunk.last_row_id,))
     return _decode(body)
 
 
@@ -85,7 +85,7 @@ def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) ->
     while True:
         chunk = first_chunk_behind(database, lane, after_row_id)
         between = after_row_id, chunk.first_row_id if chunk else schema.EVERY_ROW
-        with closing(database.execute(schema.pending_rows(lane), between)) as cursor:
+        with closing(database.execute(schema.PENDING_ROWS[lane], between)) as cursor:
             for row_id, block, sender_id, size, since, subject, headers, payload in cursor:
                 # It was counted with the size that the file names, whatever a version counts.
                 headers_size = size - len(payload) - RECORD_OVERHEAD

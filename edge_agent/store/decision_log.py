@@ -82,35 +82,23 @@ LOG_ADVISORY = "INSERT INTO advisory_log VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 LOG_FORWARD = "INSERT INTO forward_log VALUES (?,?,?,?,?,?,?,?,'')"
 
 
-def count_decisions(log: str) -> str:
-    """Count what a log holds."""
-    return f"SELECT (SELECT COUNT(*) FROM {log}) + (SELECT COALESCE(SUM(count), 0) FROM {LOG_CHUNKS[log]})"
-
-
-def forget_decisions(log: str) -> str:
-    """Delete a log's oldest rows before one, as many as the parameter says; the cost is that of the rows that go."""
-    return f"DELETE FROM {log} WHERE row_id IN (SELECT row_id FROM {log} WHERE row_id < ? ORDER BY row_id LIMIT ?)"
-
-
-def put_log_chunk(log: str) -> str:
-    """Log many decisions as one row."""
-    return f"INSERT INTO {LOG_CHUNKS[log]} (last_row_id, first_row_id, count, body) VALUES (?,?,?,CAST(? AS TEXT))"
-
-
-def first_log_chunks(log: str) -> str:
-    """Name a log's oldest chunks."""
-    return f"SELECT last_row_id, first_row_id, count FROM {LOG_CHUNKS[log]} ORDER BY last_row_id LIMIT 100"
-
-
-def first_decision(log: str) -> str:
-    """Name the oldest decision that stands in a row of its own."""
-    return f"SELECT COALESCE(MIN(row_id), {schema.EVERY_ROW}) FROM {log}"
-
-
-def delete_log_chunks(log: str) -> str:
-    """Delete a log's chunks up to and including one."""
-    return f"DELETE FROM {LOG_CHUNKS[log]} WHERE last_row_id <= ?"
-
+COUNT_DECISIONS = {
+    log: f"SELECT (SELECT COUNT(*) FROM {log}) + (SELECT COALESCE(SUM(count), 0) FROM {chunk})"
+    for log, chunk in LOG_CHUNKS.items()
+}
+# The cost of forgetting is that of the rows that go.
+_LOGS = {log: log for log in LOG_CHUNKS}
+FORGET_DECISIONS = schema.by_table(
+    _LOGS, "DELETE FROM {0} WHERE row_id IN (SELECT row_id FROM {0} WHERE row_id < ? ORDER BY row_id LIMIT ?)"
+)
+FIRST_DECISION = schema.by_table(_LOGS, f"SELECT COALESCE(MIN(row_id), {schema.EVERY_ROW}) FROM {{}}")
+PUT_LOG_CHUNK = schema.by_table(
+    LOG_CHUNKS, "INSERT INTO {} (last_row_id, first_row_id, count, body) VALUES (?,?,?,CAST(? AS TEXT))"
+)
+FIRST_LOG_CHUNKS = schema.by_table(
+    LOG_CHUNKS, "SELECT last_row_id, first_row_id, count FROM {} ORDER BY last_row_id LIMIT 100"
+)
+DELETE_LOG_CHUNKS = schema.by_table(LOG_CHUNKS, "DELETE FROM {} WHERE last_row_id <= ?")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -126,7 +114,7 @@ class DecisionLog:
     @classmethod
     def load(cls, database: sqlite3.Connection, incarnations: Incarnations) -> Self:
         """Count what a file that was just opened holds."""
-        counts = {log: database.execute(count_decisions(log)).fetchone()[0] for log in LOG_CHUNKS}
+        counts = {log: database.execute(COUNT_DECISIONS[log]).fetchone()[0] for log in LOG_CHUNKS}
         return cls(counts, incarnations)
 
     def append(
@@ -194,7 +182,7 @@ class DecisionLog:
         else:
             pieces = [rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS)]
             chunks = [(piece[-1][0], piece[0][0], len(piece), _encode(piece)) for piece in pieces]
-            put_rows(database, put_log_chunk(log), chunks)
+            put_rows(database, PUT_LOG_CHUNK[log], chunks)
         self._uncommitted[log] += len(rows)
         if self._uncommitted[log] > DECISIONS_KEPT:
             self._forget(database, log)
@@ -202,17 +190,17 @@ class DecisionLog:
     def _forget(self, database: sqlite3.Connection, log: str) -> None:
         """Delete the oldest decisions beyond those that are kept; of those in one chunk all or none."""
         while (excess := self._uncommitted[log] - DECISIONS_KEPT) > 0:
-            chunks = database.execute(first_log_chunks(log)).fetchall()
+            chunks = database.execute(FIRST_LOG_CHUNKS[log]).fetchall()
             first_row_id = chunks[0][1] if chunks else schema.EVERY_ROW
-            gone = database.execute(forget_decisions(log), (first_row_id, excess)).rowcount
-            ((next_row_id,),) = database.execute(first_decision(log))
+            gone = database.execute(FORGET_DECISIONS[log], (first_row_id, excess)).rowcount
+            ((next_row_id,),) = database.execute(FIRST_DECISION[log])
             through = 0
             for last_row_id, _, count in chunks:
                 if last_row_id > next_row_id or gone + count > excess:
                     break
                 gone, through = gone + count, last_row_id
             if through:
-                database.execute(delete_log_chunks(log), (through,))
+                database.execute(DELETE_LOG_CHUNKS[log], (through,))
             if not gone:
                 break
             self._uncommitted[log] -= gone

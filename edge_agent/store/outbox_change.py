@@ -130,8 +130,8 @@ class SetApartChange:
     def keep(self, database: sqlite3.Connection, row: OutboxRow, too_large: TooLarge, at: int) -> None:
         """Take a row over from its lane, where it still is; beyond the bound, the oldest goes, counted."""
         first_at = self._index.returned.get(row.row_id)
-        values = (too_large.limit, too_large.needed, first_at or at, row.row_id)
-        if not database.execute(schema.set_apart(row.lane), values).rowcount:
+        values = (row.lane, too_large.limit, too_large.needed, first_at or at, row.row_id)
+        if not database.execute(schema.SET_APART[row.lane], values).rowcount:
             return
         self._kept.append(row.row_id)
         self._delta.resize_set_apart(1, row.size)
@@ -251,12 +251,12 @@ class OutboxChange:
             if row_id == self._deleted_through[lane]:
                 continue
             if self._delta.has_single_rows(lane):
-                ((rows, size),) = self._database.execute(schema.rows_through(lane), (row_id,))
-                self._database.execute(schema.delete_through(lane), (row_id,))
+                ((rows, size),) = self._database.execute(schema.ROWS_THROUGH[lane], (row_id,))
+                self._database.execute(schema.DELETE_THROUGH[lane], (row_id,))
                 self._delta.resize(lane, -rows, -size)
             if self._delta.chunked[lane]:
-                ((rows, size),) = self._database.execute(schema.chunks_through(lane), (row_id,))
-                self._database.execute(schema.delete_chunks_through(lane), (row_id,))
+                ((rows, size),) = self._database.execute(schema.CHUNKS_THROUGH[lane], (row_id,))
+                self._database.execute(schema.DELETE_CHUNKS_THROUGH[lane], (row_id,))
                 self._delta.resize_chunked(lane, -rows, -size)
             self._deleted_through[lane] = row_id
 
@@ -296,7 +296,7 @@ class OutboxChange:
                 excess -= size
                 dropped.append((row_id,))
                 self._delta.drop(block, OUTBOX_FULL, row_id, size)
-            self._database.executemany(schema.delete_row(Lane.REGISTRATIONS), dropped)
+            self._database.executemany(schema.DELETE_ROW[Lane.REGISTRATIONS], dropped)
             self._removed_ids[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
     def set_apart(self, row: OutboxRow, too_large: TooLarge, at: int) -> None:
@@ -311,7 +311,7 @@ class OutboxChange:
         is_kept = lane is not Lane.REGISTRATIONS and not row.is_watermark
         if is_kept:
             self._set_apart_rows.keep(self._database, row, too_large, at)
-        if not self._database.execute(schema.delete_row(lane), (row_id,)).rowcount:
+        if not self._database.execute(schema.DELETE_ROW[lane], (row_id,)).rowcount:
             return
         if lane is Lane.REGISTRATIONS:
             self._delta.drop(row.block, TOO_LARGE, row_id, row.size)
@@ -354,7 +354,7 @@ class OutboxChange:
             within = (cause, chunk.first_row_id, chunk.last_row_id)
             self._database.execute(decision_log.SET_FATES_WITHIN, within)
             self._database.execute(decision_log.SET_FATES_WITHIN_CHUNKS, within)
-            self._database.execute(schema.delete_chunk(Lane.REGISTRATIONS), (chunk.last_row_id,))
+            self._database.execute(schema.DELETE_CHUNK[Lane.REGISTRATIONS], (chunk.last_row_id,))
         for block, rows, size in self._database.execute(schema.UNSENT_REGISTRATIONS, which):
             self._delta.drop_together(block, cause, rows, size)
         self._database.execute(decision_log.SET_FATE_OF_UNSENT, (cause, *which))
@@ -396,7 +396,7 @@ class OutboxChange:
             )
             for row in rows
         ]
-        put_rows(self._database, schema.put_in_outbox(lane), values)
+        put_rows(self._database, schema.PUT_ROW[lane], values)
         size = size_of(rows)
         self._delta.resize(lane, len(rows), size)
         return size
@@ -408,7 +408,7 @@ class OutboxChange:
             rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane]
         )
         for row_id, size in superfluous.items():
-            self._database.execute(schema.delete_row(Lane.ADVISORIES), (row_id,))
+            self._database.execute(schema.DELETE_ROW[Lane.ADVISORIES], (row_id,))
             self._removed_ids[lane].append(row_id)
             self._delta.resize(lane, -1, -size)
         return kept
@@ -443,7 +443,7 @@ class OutboxChange:
             found = list(self._database.execute(schema.REPLACED_REGISTRATIONS, wanted))
             newer.update(sender_id for row_id, _, sender_id in found if row_id > through)
             replaced = [(row_id, size) for row_id, size, _ in found if row_id <= through]
-            self._database.executemany(schema.delete_row(Lane.REGISTRATIONS), [(row_id,) for row_id, _ in replaced])
+            self._database.executemany(schema.DELETE_ROW[Lane.REGISTRATIONS], [(row_id,) for row_id, _ in replaced])
             self._removed_ids[lane].extend(row_id for row_id, _ in replaced)
             self._delta.resize(lane, -len(replaced), -sum(size for _, size in replaced))
             for row_id, _ in replaced:
@@ -486,7 +486,7 @@ class OutboxChange:
         """Make rows of a chunk's, less those that were acknowledged or that a newer registration replaces."""
         acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
         rows = chunks.rows_of(self._database, lane, chunk)
-        self._database.execute(schema.delete_chunk(lane), (chunk.last_row_id,))
+        self._database.execute(schema.DELETE_CHUNK[lane], (chunk.last_row_id,))
         self._delta.resize_chunked(lane, -chunk.count, -chunk.size)
         newer = self._delete_replaced([row for row in rows if row.row_id > unsent], chunk.last_row_id)
         for row in rows:

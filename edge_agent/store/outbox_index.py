@@ -231,16 +231,15 @@ class OutboxIndex:
     @classmethod
     def load(cls, database: sqlite3.Connection, max_outbox: int) -> Self:
         """Measure what waits in a file that was just opened."""
-        depths, chunked = dict.fromkeys(Lane, LaneDepth()), dict.fromkeys(Lane, 0)
-        last_row_ids = dict.fromkeys(Lane, 0)
+        depths, chunked, last_row_ids = {}, dict.fromkeys(Lane, 0), {}
         sequences = dict(database.execute("SELECT name, seq FROM sqlite_sequence"))
-        for lane, table in (*schema.OUTBOXES.items(), *schema.CHUNKS.items()):
-            measure = schema.rows_through if table in schema.OUTBOXES.values() else schema.chunks_through
-            rows, size = database.execute(measure(lane), (EVERY_ROW,)).fetchone()
-            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + size)
+        for lane, table in schema.OUTBOXES.items():
+            depths[lane] = LaneDepth(*database.execute(schema.ROWS_THROUGH[lane], (EVERY_ROW,)).fetchone())
+            last_row_ids[lane] = sequences.get(table, 0)
+        for lane, table in schema.CHUNKS.items():
+            rows, chunked[lane] = database.execute(schema.CHUNKS_THROUGH[lane], (EVERY_ROW,)).fetchone()
+            depths[lane] = LaneDepth(depths[lane].rows + rows, depths[lane].size + chunked[lane])
             last_row_ids[lane] = max(last_row_ids[lane], sequences.get(table, 0))
-            if measure is schema.chunks_through:
-                chunked[lane] = size
         set_apart = LaneDepth(*database.execute(schema.SET_APART_DEPTH).fetchone())
         index = cls(max_outbox, depths, chunked, last_row_ids, read_counters(database), set_apart)
         index.dropped = {(block, cause) for block, cause, *_ in database.execute(schema.TOO_LARGE)}

@@ -6,7 +6,12 @@ that comes late must never meet another row under its id; ids rise across all la
 the id of its record in the outbox: together they say whether it still waits.
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from edge_agent.core.records import Lane
+
+K = TypeVar("K")
 
 VERSION = 4
 RECORDED_INPUTS_KEPT = 10_000
@@ -243,74 +248,35 @@ TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, caus
 FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at = ?"
 
 
-def put_in_outbox(lane: Lane) -> str:
-    """Append a row to a lane's outbox."""
-    columns = "row_id, block, sender_id, size, watermark_since, subject, headers, payload"
-    return f"INSERT INTO {OUTBOXES[lane]} ({columns}) VALUES (?,?,?,?,?,?,?,?)"
+def by_table(tables: Mapping[K, str], statement: str) -> dict[K, str]:
+    """Write a statement for each of several tables alike, by what names them; ``{}`` stands for the table."""
+    return {name: statement.format(table) for name, table in tables.items()}
 
 
-def set_apart(lane: Lane) -> str:
-    """Put a row of a lane's outbox among those that are set apart; the outbox keeps it."""
-    return (
-        f"INSERT INTO set_apart SELECT row_id, {int(lane)}, block, ?, ?, ?, size, subject, headers, payload "
-        f"FROM {OUTBOXES[lane]} WHERE row_id = ?"
-    )
+# Of one row, or of a lane's rows between two, or up to and including one; in order, and measured in count and bytes.
+_OUTBOX_ROW = "row_id, block, sender_id, size, watermark_since, subject, headers, payload"
+PUT_ROW = by_table(OUTBOXES, f"INSERT INTO {{}} ({_OUTBOX_ROW}) VALUES (?,?,?,?,?,?,?,?)")
+PENDING_ROWS = by_table(OUTBOXES, f"SELECT {_OUTBOX_ROW} FROM {{}} WHERE row_id > ? AND row_id < ? ORDER BY row_id")
+DELETE_ROW = by_table(OUTBOXES, "DELETE FROM {} WHERE row_id = ?")
+DELETE_THROUGH = by_table(OUTBOXES, "DELETE FROM {} WHERE row_id <= ?")
+ROWS_THROUGH = by_table(OUTBOXES, "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {} WHERE row_id <= ?")
+SET_APART = by_table(
+    OUTBOXES,
+    "INSERT INTO set_apart SELECT row_id, ?, block, ?, ?, ?, size, subject, headers, payload FROM {} WHERE row_id = ?",
+)
+"""Puts a row among those that are set apart, with its lane, the cause, what it needs and since when; the outbox has it
+still."""
 
-
-def delete_row(lane: Lane) -> str:
-    """Delete one row of a lane's outbox."""
-    return f"DELETE FROM {OUTBOXES[lane]} WHERE row_id = ?"
-
-
-def pending_rows(lane: Lane) -> str:
-    """List a lane's rows between two, in order."""
-    return (
-        f"SELECT row_id, block, sender_id, size, watermark_since, subject, headers, payload FROM {OUTBOXES[lane]} "
-        "WHERE row_id > ? AND row_id < ? ORDER BY row_id"
-    )
-
-
-def delete_through(lane: Lane) -> str:
-    """Delete a lane's rows up to and including one."""
-    return f"DELETE FROM {OUTBOXES[lane]} WHERE row_id <= ?"
-
-
-def rows_through(lane: Lane) -> str:
-    """Measure a lane's rows up to and including one: count and bytes."""
-    return f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM {OUTBOXES[lane]} WHERE row_id <= ?"
-
-
-def put_chunk(lane: Lane) -> str:
-    """Append a chunk to a lane."""
-    return f"INSERT INTO {CHUNKS[lane]} (last_row_id, first_row_id, block, count, size, body) VALUES (?,?,?,?,?,?)"
-
-
-def first_chunk_behind(lane: Lane) -> str:
-    """Name a lane's first chunk with rows behind one, without reading them."""
-    return (
-        f"SELECT last_row_id, first_row_id, block, count, size FROM {CHUNKS[lane]} "
-        "WHERE last_row_id > ? ORDER BY last_row_id LIMIT 1"
-    )
-
-
-def chunk_body(lane: Lane) -> str:
-    """Read a chunk's rows."""
-    return f"SELECT body FROM {CHUNKS[lane]} WHERE last_row_id = ?"
-
-
-def delete_chunk(lane: Lane) -> str:
-    """Delete one chunk."""
-    return f"DELETE FROM {CHUNKS[lane]} WHERE last_row_id = ?"
-
-
-def delete_chunks_through(lane: Lane) -> str:
-    """Delete a lane's chunks whose rows are all up to and including one."""
-    return f"DELETE FROM {CHUNKS[lane]} WHERE last_row_id <= ?"
-
-
-def chunks_through(lane: Lane) -> str:
-    """Measure the rows of those chunks: count and bytes."""
-    return f"SELECT COALESCE(SUM(count), 0), COALESCE(SUM(size), 0) FROM {CHUNKS[lane]} WHERE last_row_id <= ?"
+# Of a chunk, the first behind a row without its records; or of those whose rows are all up to and including one.
+_CHUNK = "last_row_id, first_row_id, block, count, size"
+PUT_CHUNK = by_table(CHUNKS, f"INSERT INTO {{}} ({_CHUNK}, body) VALUES (?,?,?,?,?,?)")
+FIRST_CHUNK_BEHIND = by_table(CHUNKS, f"SELECT {_CHUNK} FROM {{}} WHERE last_row_id > ? ORDER BY last_row_id LIMIT 1")
+CHUNK_BODY = by_table(CHUNKS, "SELECT body FROM {} WHERE last_row_id = ?")
+DELETE_CHUNK = by_table(CHUNKS, "DELETE FROM {} WHERE last_row_id = ?")
+DELETE_CHUNKS_THROUGH = by_table(CHUNKS, "DELETE FROM {} WHERE last_row_id <= ?")
+CHUNKS_THROUGH = by_table(
+    CHUNKS, "SELECT COALESCE(SUM(count), 0), COALESCE(SUM(size), 0) FROM {} WHERE last_row_id <= ?"
+)
 
 
 def waits(lane: Lane, row_id: str) -> str:

@@ -88,7 +88,7 @@ def _unpack(database: sqlite3.Connection) -> None:
                 )
                 for row in rows
             ]
-            database.executemany(schema.put_in_outbox(lane), values)
+            database.executemany(schema.PUT_ROW[lane], values)
         _count_on(database, schema.OUTBOXES[lane], table)
     for log, logged in (("advisory_log", LOGGED_ADVISORIES), ("forward_log", LOGGED_FORWARDS)):
         columns = ", ".join(row[1] for row in database.execute(f"PRAGMA table_info({log})"))
