@@ -21,6 +21,7 @@ from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.migration.peer import MigrationRefused, PeerSender, instant, read_senders
 from edge_agent.migration.settings import MigratedBlock
+from edge_agent.source.api import MessageReply
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.files import hold_of, prepare
@@ -44,14 +45,6 @@ T = TypeVar("T")
 CONNECT_DEADLINE, ANSWER_DEADLINE = 15.0, 10.0
 LAST_REQUEST = 15.0
 """Seconds within which what the peer had asked for last ends: it asks for 10 s."""
-
-
-class _Message(msgspec.Struct):
-    time: str
-
-
-class _MessageReply(msgspec.Struct):
-    message: _Message
 
 
 class _Stopped(msgspec.Struct, frozen=True):
@@ -145,7 +138,7 @@ async def _stopped(client: Client, prefix: str, stream: str, consumer: str) -> _
         await asyncio.sleep(0.5)
     sequence, stored_at = stands.ack_floor.stream_seq, 0
     try:
-        found = await ask(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, _MessageReply)
+        found = await ask(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, MessageReply)
         stored_at = parse_instant(found.message.time)
     except ApiError as error:
         # Acknowledged messages of a work queue are gone, and so may be old ones. Message 0 is not even asked for.

@@ -30,11 +30,6 @@ class Kind(msgspec.Struct, frozen=True):
     meaning: str
     remedy: str
 
-    @property
-    def is_error(self) -> bool:
-        """Tell whether the agent is not useful while one holds."""
-        return self.severity is Severity.ERROR
-
     def of(self, subject: str, what: str, *, stream: str = "", since: int = 0, remedy: str = "") -> "Condition":
         """Say that it holds of ``subject``; ``remedy`` where one fits better than the catalogue's."""
         return Condition(self.name, self.severity, subject, stream, what, remedy or self.remedy, since)

@@ -94,9 +94,5 @@ class PolicyOrders:
         for scope, revision in orders:
             if scope.covers(block) and not revisions.has(revision):
                 revisions = revisions.after(scope, revision, began_at)
-                yield partial(_apply_to, revision=revision, revisions=revisions, policy=self.policy(revisions))
+                yield partial(apply_revision, revision=revision, revisions=revisions, policy=self.policy(revisions))
         self._taken = orders, len(orders), revisions
-
-
-def _apply_to(draft: BlockDraft, revision: Revision, revisions: PolicyRevisions, policy: Policy) -> bool:
-    return apply_revision(draft, revision, revisions, policy)

@@ -36,13 +36,17 @@ REQUEST_DEADLINE = 5.0
 _NANOSECONDS = 1_000_000_000
 
 
-class _Message(msgspec.Struct):
+class StoredMessage(msgspec.Struct):
+    """Which message a stream holds, and since when, in RFC 3339."""
+
     seq: int
     time: str
 
 
-class _MessageReply(msgspec.Struct):
-    message: _Message
+class MessageReply(msgspec.Struct):
+    """What STREAM.MSG.GET answers, as far as it is needed."""
+
+    message: StoredMessage
 
 
 def resets_consumers(client: Client) -> bool:
@@ -237,10 +241,10 @@ class SourceApi:
         found = await self._message_of(wanted)
         return None if found is None else found.seq
 
-    async def _message_of(self, wanted: dict[str, object]) -> _Message | None:
+    async def _message_of(self, wanted: dict[str, object]) -> StoredMessage | None:
         """Ask for one message; None where there is none."""
         try:
-            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, _MessageReply)).message
+            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, MessageReply)).message
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
                 return None

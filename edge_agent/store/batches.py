@@ -15,23 +15,19 @@ from edge_agent.store.senders import Incarnations, write_senders
 OPERATOR = "operator"
 
 
-class Oversized(msgspec.Struct, frozen=True):
-    """Rows that their target cannot take, and when it said so, by the agent's clock."""
-
-    rows: Sequence[tuple[OutboxRow, TooLarge]]
-    at: int
-
-
 class SideBatch(msgspec.Struct, frozen=True):
-    """What one transaction writes. ``dropped_blocks`` is a GLOB: of what is set apart where ``drops_set_apart``, of
-    registrations where not; ``request`` is the row that asked for that, if one did, and gets the answer.
+    """What one transaction writes. ``oversized`` rows were refused at ``refused_at``, by the agent's clock.
+
+    ``dropped_blocks`` is a GLOB: of what is set apart where ``drops_set_apart``, of registrations where not;
+    ``request`` is the row that asked for that, if one did, and gets the answer.
 
     ``status`` takes the place of all that stood there, None leaves it: what an earlier run said, or one with other
     settings, must not be taken for this one's.
     """
 
     status: Mapping[str, str] | None = None
-    oversized: Oversized | None = None
+    oversized: Sequence[tuple[OutboxRow, TooLarge]] = ()
+    refused_at: int = 0
     put_back: PutBack | None = None
     forgotten: Sequence[DroppedTooLarge] = ()
     dropped_blocks: str = ""
@@ -44,9 +40,8 @@ def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: 
     """Write it into the transaction under way."""
     if batch.unpacks:
         outbox.unpack_acknowledged()
-    if batch.oversized:
-        for row, too_large in batch.oversized.rows:
-            outbox.set_apart(row, too_large, batch.oversized.at)
+    for row, too_large in batch.oversized:
+        outbox.set_apart(row, too_large, batch.refused_at)
     if batch.put_back:
         outbox.put_back(batch.put_back)
     if batch.forgotten:

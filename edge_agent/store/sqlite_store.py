@@ -21,7 +21,7 @@ from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.core.senders import SenderTable
 from edge_agent.runtime.tally import Tally
 from edge_agent.store import schema
-from edge_agent.store.batches import Oversized, SideBatch, write_beside_blocks, write_block_batch
+from edge_agent.store.batches import SideBatch, write_beside_blocks, write_block_batch
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
@@ -257,7 +257,7 @@ class SqliteStore:
         return self._index.set_apart
 
     async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
-        await self._transact(SideBatch(oversized=Oversized(rows, time.time_ns() // 1000)))
+        await self._transact(SideBatch(oversized=rows, refused_at=time.time_ns() // 1000))
 
     async def wait_for_too_large(self) -> None:
         await self._index.wait_for_too_large()

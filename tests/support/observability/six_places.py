@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_agent.observability.conditions import CATALOGUE
+from edge_agent.observability.conditions import CATALOGUE, Severity
 from edge_agent.observability.log_format import LineFormatter
 from tests.support.agent.agent_process import AgentProcess
 from tests.support.observability.exposition import parsed
@@ -63,7 +63,9 @@ async def places(agent: AgentProcess) -> Places:
     named = {place: frozenset(CATALOGUE.keys() & set(names)) for place, names in found.items()}
     assert (code == 0) == (check == "useful\n"), f"{check!r} with {code}"
     if ready[0]:
-        assert (ready[0] == 200) == (not any(CATALOGUE[name].is_error for name in named["readyz"])), ready
+        assert (ready[0] == 200) == (not any(CATALOGUE[name].severity is Severity.ERROR for name in named["readyz"])), (
+            ready
+        )
     return named
 
 
