@@ -24,7 +24,6 @@ class StreamState(msgspec.Struct, frozen=True):
     first_seq: int = 0
     first_ts: str = ""
     last_seq: int = 0
-    last_ts: str = ""
     num_deleted: int = 0
     consumer_count: int = 0
     lost: LostMessages = LostMessages()

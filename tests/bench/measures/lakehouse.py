@@ -10,13 +10,13 @@ import duckdb
 from pyspark import SparkContext
 
 from aggregator.lakehouse.query.engine import Tables, open_tables
-from aggregator.lakehouse.tables.example_queries import EXAMPLES
 from aggregator.lakehouse.tables.schemas import SENDER_DAY_EXCEPTIONS
 from shared.instants import DAY, HOUR
 from tests.bench.fleet_history import START, Fleet, write_history
 from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import Options
 from tests.bench.warehouses import MASTER, Cost, Warehouse, derive_in_duckdb
+from tests.support.documents.example_queries import EXAMPLES
 
 DAYS, MANY_DAYS = 90, 360
 SHARE_OF_MANY_DAYS = 4

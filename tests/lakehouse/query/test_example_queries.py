@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.lakehouse.query.engine import Tables, open_tables
-from aggregator.lakehouse.tables.example_queries import EXAMPLES
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
+from tests.support.documents.example_queries import EXAMPLES
 from tests.support.lakehouse.histories import demo
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from aggregator.lakehouse.tables.example_queries import EXAMPLES
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.tables.schemas import (
     BRONZE,
@@ -14,6 +13,7 @@ from aggregator.lakehouse.tables.schemas import (
     VIEWS,
     Table,
 )
+from tests.support.documents.example_queries import EXAMPLES
 
 _INTRODUCTION = """\
 # The tables, column by column
