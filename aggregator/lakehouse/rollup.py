@@ -29,7 +29,7 @@ from aggregator.lakehouse.spark.jars import iceberg_jars, jars_for
 from aggregator.lakehouse.spark.java import java_home
 from aggregator.lakehouse.spark.master import check_master
 from aggregator.lakehouse.spark.session import SessionSettings, start
-from aggregator.lakehouse.spark.stopping import until_stopped
+from aggregator.lakehouse.spark.stop_signal import until_stopped
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table

@@ -1,10 +1,11 @@
 """The commands ``muster-aggregator policy set | forward | retire | maintenance | cancel | show | history``."""
 
 import asyncio
+import difflib
 import functools
 import getpass
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,10 +14,9 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.policy import book as rules
-from aggregator.policy import shown
+from aggregator.policy import pages
 from aggregator.policy.book import Book, Refused
 from aggregator.policy.runs import Run, runs
-from aggregator.policy.scopes import scope_of
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
 from aggregator.terminal import clear_errors
 from aggregator.topology.commands.streams import config_option, load
@@ -25,6 +25,7 @@ from aggregator.topology.model import Place
 from aggregator.topology.observed.connections import CONNECT_DEADLINE
 from aggregator.topology.settings import TopologySettings
 from shared.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
+from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.policy import ForwardSender, Order, RetireSender, Scope, ScopedRevision
@@ -171,9 +172,9 @@ def show(config_path: Path, as_json: bool) -> None:
 
     held, taken = _at_hub(topology, asked)
     if as_json:
-        echo(json_text(shown.show_as_json(held.book, taken, held.now)))
+        echo(json_text(pages.show_as_json(held.book, taken, held.now)))
         return
-    echo(shown.show(held.book, taken, held.now, width()))
+    echo(pages.show(held.book, taken, held.now, width()))
     if held.unread:
         echo(f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand")
 
@@ -184,7 +185,7 @@ def show(config_path: Path, as_json: bool) -> None:
 def history(config_path: Path, as_json: bool) -> None:
     """List every revision. Each has its time, who said it, for whom, and what."""
     held = _at_hub(_with_policy(config_path), read_policy)
-    echo(json_text(shown.history_as_json(held.book)) if as_json else shown.history(held.book, width()))
+    echo(json_text(pages.history_as_json(held.book)) if as_json else pages.history(held.book, width()))
 
 
 def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
@@ -210,6 +211,41 @@ def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
         echo(json_text({"scope": str(one.scope), **msgspec.to_builtins(one.revision)}))
     else:
         echo(f"revision {one.revision.revision} for {one.scope}: {rules.revision_text(one)}", prose=True)
+
+
+def scope_of(topology: TopologySettings, region: str, site: str, block: str) -> Scope:
+    """Find out whom a person means, by the regions and sites that the topology names; raise Refused.
+
+    The region of a site that is in the file need not be said. Where a region's sites are not in the file, any name is
+    taken.
+    """
+    if not region and not site:
+        raise Refused("say for whom: --region, or --site, or --site and --block")
+    if block and not site:
+        raise Refused("a block is one of a site: say --site too")
+    named = {each.name: each for each in topology.sites}
+    if site in named:
+        if region not in ("", named[site].region):
+            raise Refused(f"site {site} is in region {named[site].region}, not in {region}")
+        region = named[site].region
+        _refuse_unknown("block", block, named[site].blocks)
+    elif site and (not region or any(each.region == region for each in topology.sites)):
+        _refuse_unknown("site", site, named)
+    _refuse_unknown("region", region, [each.name for each in topology.regions])
+    try:
+        for what, name in (("site", site), ("block", block)):
+            validated_token(name or "none", what)
+    except InvalidIdentifier as error:
+        raise Refused(str(error)) from error
+    return Scope(region, site, block)
+
+
+def _refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
+    names = list(known)
+    if name and name not in names:
+        nearest = difflib.get_close_matches(name, names, n=1)
+        meant = f", did you mean {nearest[0]}?" if nearest else f": {', '.join(names)}" if names else ""
+        raise Refused(f"{what} {name!r} is not in the topology{meant}")
 
 
 def _with_policy(config_path: Path) -> TopologySettings:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import rollup
-from aggregator.lakehouse.imports import taking
+from aggregator.lakehouse.imports import writer
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX, IMPORTS
@@ -86,7 +86,7 @@ class Archive:
         directory.mkdir()
         (directory / "file.csv").write_text(text)
         staged = stage(directory / "file.csv", MAPPING, directory / "staged", START + 365 * DAY, say)
-        taking.take(self.spark, [staged], MAPPING, catalog.positions(self.spark, (IMPORTS,)).get(IMPORTS.name))
+        writer.take(self.spark, [staged], MAPPING, catalog.positions(self.spark, (IMPORTS,)).get(IMPORTS.name))
 
     def tables(self) -> dict[str, Rows]:
         return {

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from aggregator.lakehouse import rollup as job
 from aggregator.lakehouse.commands.repeat import roll_up_every
 from aggregator.lakehouse.commands.rollup import rollup
-from aggregator.lakehouse.spark.stopping import StopSignal
+from aggregator.lakehouse.spark.stop_signal import StopSignal
 from shared.embedded.link import EmbeddedLink
 from shared.instants import DAY, HOUR, SECOND
 from shared.nats.connection import ConnectionSettings

@@ -19,7 +19,7 @@ from aggregator.lakehouse.commands.failures import Interrupted, explained, in_on
 from aggregator.lakehouse.commands.repeat import roll_up_every
 from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.process import how_it_ended
-from aggregator.lakehouse.spark.stopping import Stopped, StopSignal
+from aggregator.lakehouse.spark.stop_signal import Stopped, StopSignal
 from shared.instants import DAY, SECOND
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
@@ -218,7 +218,7 @@ def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
 def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aggregator.lakehouse.spark.stopping._SAME_REQUEST_SECONDS", DAY / SECOND)
+    monkeypatch.setattr("aggregator.lakehouse.spark.stop_signal._SAME_REQUEST_SECONDS", DAY / SECOND)
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -19,7 +19,7 @@ from aggregator.lakehouse.spark.java import JavaUnavailable
 from aggregator.lakehouse.spark.master import MasterUnreachable
 from aggregator.lakehouse.spark.process import GONE, did_not_start, how_it_ended
 from aggregator.lakehouse.spark.sql_server import ServingFailed
-from aggregator.lakehouse.spark.stopping import Stopped
+from aggregator.lakehouse.spark.stop_signal import Stopped
 from aggregator.lakehouse.warehouse.catalog_file import REMEDY
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable

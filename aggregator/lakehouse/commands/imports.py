@@ -221,7 +221,7 @@ def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
     """
     from aggregator.lakehouse.commands.failures import in_one_line
     from aggregator.lakehouse.imports.job import remove_imports
-    from aggregator.lakehouse.spark.stopping import StopSignal
+    from aggregator.lakehouse.spark.stop_signal import StopSignal
 
     with in_one_line(), StopSignal() as stop, progress() as tell:
         removed = remove_imports(settings, identifiers, stop.telling(tell), stop.check)
@@ -273,7 +273,7 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
     from aggregator.lakehouse.commands.failures import in_one_line
     from aggregator.lakehouse.imports.job import import_intervals
-    from aggregator.lakehouse.spark.stopping import StopSignal
+    from aggregator.lakehouse.spark.stop_signal import StopSignal
 
     with in_one_line(), StopSignal() as stop, progress() as tell:
         result = import_intervals(settings, files, mapping, stop.telling(tell), stop.check)

@@ -20,7 +20,7 @@ from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.java import JavaUnavailable
 from aggregator.lakehouse.spark.master import MasterUnreachable
 from aggregator.lakehouse.spark.process import did_not_start, how_it_ended
-from aggregator.lakehouse.spark.stopping import CUT_SHORT, Stopped, StopSignal
+from aggregator.lakehouse.spark.stop_signal import CUT_SHORT, Stopped, StopSignal
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
 from shared.nats.connection import ConnectFailed

@@ -48,7 +48,7 @@ def rollup(
     from aggregator.lakehouse.archive.reading_plan import Span
     from aggregator.lakehouse.commands.failures import in_one_line
     from aggregator.lakehouse.commands.repeat import roll_up_every
-    from aggregator.lakehouse.spark.stopping import StopSignal
+    from aggregator.lakehouse.spark.stop_signal import StopSignal
 
     if every:
         with in_one_line(), StopSignal() as stop:
@@ -79,7 +79,7 @@ def maintain(settings: AggregatorSettings) -> None:
     """
     from aggregator.lakehouse import rollup as job
     from aggregator.lakehouse.commands.failures import in_one_line
-    from aggregator.lakehouse.spark.stopping import StopSignal
+    from aggregator.lakehouse.spark.stop_signal import StopSignal
 
     with in_one_line(), StopSignal() as stop, progress() as tell:
         upkeep = job.keep_up(settings, stop.telling(tell), stop.check)

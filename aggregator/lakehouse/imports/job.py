@@ -11,7 +11,7 @@ from aggregator.lakehouse import rollup
 from aggregator.lakehouse.imports.listing import Imported, chosen, imports_in
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
-from aggregator.lakehouse.imports.taking import ImportCounts, remove, take
+from aggregator.lakehouse.imports.writer import ImportCounts, remove, take
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.imports import IMPORTS

@@ -27,7 +27,7 @@ from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
 from aggregator.lakehouse.imports.rows import RowReader
 from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.staging import stage
-from aggregator.lakehouse.imports.taking import staged_intervals
+from aggregator.lakehouse.imports.writer import staged_intervals
 from aggregator.lakehouse.query.engine import open_tables
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, OutboxRow

@@ -17,7 +17,7 @@ from aggregator.lakehouse.derive.imported_intervals import imported_coverage, im
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.staging import stage
-from aggregator.lakehouse.imports.taking import ImportCounts, staged_intervals, take
+from aggregator.lakehouse.imports.writer import ImportCounts, staged_intervals, take
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.warehouse import commits, provision
 from shared.instants import DAY, HOUR, SECOND, format_instant

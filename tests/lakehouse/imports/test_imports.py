@@ -17,7 +17,7 @@ from aggregator.lakehouse.commands.imports import intervals
 from aggregator.lakehouse.imports.job import import_intervals, remove_imports
 from aggregator.lakehouse.imports.listing import imports_in
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
-from aggregator.lakehouse.imports.taking import ImportCounts
+from aggregator.lakehouse.imports.writer import ImportCounts
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reader import read_figures

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator.lakehouse.imports import taking
+from aggregator.lakehouse.imports import writer
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.tables.imports import IMPORTS
 from aggregator.lakehouse.tables.position import NOWHERE
@@ -31,7 +31,7 @@ def test_a_long_thin_history_is_a_few_files(spark: SparkSession, tmp_path: Path)
     # No hub has said anything: known time ends with the import.
     archive.position = NOWHERE
     staged = stage(tmp_path / "trace.csv", MAPPING, tmp_path / "staged", START, say)
-    taking.take(archive.spark, [staged], MAPPING, commits.positions(archive.spark, (IMPORTS,)).get(IMPORTS.name))
+    writer.take(archive.spark, [staged], MAPPING, commits.positions(archive.spark, (IMPORTS,)).get(IMPORTS.name))
     archive.derive()
     assert archive.spark.table("muster.site_availability_daily").count() > 900
     # Two of a bucket, what is of the last day and what was before; of lives, one for each year, and what goes on.

@@ -9,8 +9,8 @@ from aggregator.policy.book import (
     changed_thresholds,
     declared_maintenance,
 )
-from aggregator.policy.scopes import scope_of
-from aggregator.policy.shown import show
+from aggregator.policy.commands import scope_of
+from aggregator.policy.pages import show
 from shared.identifiers import BlockId
 from shared.instants import EARLIEST, HOUR, LATEST, MINUTE
 from shared.policy import (
