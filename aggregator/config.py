@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import wraps
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import click
 import msgspec
@@ -16,15 +16,16 @@ from shared.nats.settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
 
 DEFAULT_PATH = Path("aggregator.toml")
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_PATH,
-    show_default=True,
-    help="The aggregator's settings file.",
-)
+
+def settings_option(default: Path, text: str) -> Callable[[Command], Command]:
+    """Give the option ``--config``, which a command gets as ``config_path``."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option("--config", "config_path", type=path, default=default, show_default=True, help=text)
+
+
+config_option = settings_option(DEFAULT_PATH, "The aggregator's settings file.")
 _jars_option = click.option(
     "--jars",
     "jars",

@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
+from aggregator.config import settings_option
 from aggregator.terminal import clear_errors
 from aggregator.topology.apply import ApplyFailed, NotTaken
 from aggregator.topology.apply import apply as apply_plan
@@ -41,14 +42,7 @@ DEFAULT_PATH = Path("topology.toml")
 
 T = TypeVar("T")
 
-config_option = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_PATH,
-    show_default=True,
-    help="The topology's settings file.",
-)
+config_option = settings_option(DEFAULT_PATH, "The topology's settings file.")
 again_option = click.option(
     "--again",
     "again",

@@ -18,7 +18,7 @@ from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, 
 from shared.nats.stream_messages import TemporaryConsumer, delivered, temporary_consumer
 
 
-class Read(NamedTuple):
+class StreamMessage(NamedTuple):
     """One message."""
 
     subject: str
@@ -26,14 +26,14 @@ class Read(NamedTuple):
     sequence: int
 
 
-class Seen(NamedTuple):
+class MessagePlace(NamedTuple):
     """Which message there is, and when its stream stored it, in microseconds."""
 
     sequence: int
     stored_at: int
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredMessage(msgspec.Struct, frozen=True):
     """One message as MSG.GET gives it; ``time`` as RFC 3339."""
 
     seq: int
@@ -42,7 +42,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    message: Stored
+    message: StoredMessage
 
 
 class _State(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ async def count_by_subject(client: Client, stream: StreamKey, subjects: str) -> 
     return parse_instant(info.ts), info.state.subjects or {}
 
 
-async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> Stored | None:
+async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> StoredMessage | None:
     """Give one message, asked for in MSG.GET's own words, None where there is none; raise RequestFailed, ApiError."""
     place, name = stream
     subject = f"{place.api}.STREAM.MSG.GET.{name}"
@@ -77,7 +77,7 @@ async def get_message(client: Client, stream: StreamKey, request: dict[str, obje
 
 async def see_message(
     client: Client, stream: StreamKey, config: Config, subject: str, start: int | None = None
-) -> Seen | None:
+) -> MessagePlace | None:
     """Find the first message on ``subject`` from a sequence on, without it the last one; None where there is none.
 
     Its body stays where it is: MSG.GET writes that in base64, and an answer that is larger than the servers'
@@ -95,14 +95,14 @@ async def see_message(
         answer = await request(client, api, b'{"batch":1,"no_wait":true}', REQUEST_DEADLINE)
         if "Status" in (answer.headers or {}):
             return None
-        return Seen(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
+        return MessagePlace(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
 
 
-async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> Seen | None:
+async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> MessagePlace | None:
     """Read the message with its body: directly, where the stream lets us, since that is not written in base64."""
     if not may:
         stored = await get_message(client, stream, asked)
-        return Seen(stored.seq, parse_instant(stored.time)) if stored is not None else None
+        return MessagePlace(stored.seq, parse_instant(stored.time)) if stored is not None else None
     subject = f"{stream[0].api}.DIRECT.GET.{stream[1]}"
     try:
         answer = await request(client, subject, msgspec.json.encode(asked), REQUEST_DEADLINE)
@@ -111,7 +111,7 @@ async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any]
     headers = answer.headers or {}
     if "Nats-Sequence" not in headers:
         return None
-    return Seen(int(headers["Nats-Sequence"]), parse_instant(headers["Nats-Time-Stamp"]))
+    return MessagePlace(int(headers["Nats-Sequence"]), parse_instant(headers["Nats-Time-Stamp"]))
 
 
 async def count_messages(client: Client, stream: StreamKey, subject: str, start: int) -> int:
@@ -122,7 +122,7 @@ async def count_messages(client: Client, stream: StreamKey, subject: str, start:
 
 async def read_messages(
     client: Client, stream: StreamKey, subject: str, since: int | None = None
-) -> AsyncIterator[Read]:
+) -> AsyncIterator[StreamMessage]:
     """Give what a stream holds on ``subject``, since an instant or from the start; raise RequestFailed, ApiError."""
     start = {"deliver_policy": "all"}
     if since is not None:
@@ -132,7 +132,9 @@ async def read_messages(
             yield message
 
 
-async def read_some(client: Client, stream: StreamKey, subject: str, start: int, count: int) -> AsyncIterator[Read]:
+async def read_some(
+    client: Client, stream: StreamKey, subject: str, start: int, count: int
+) -> AsyncIterator[StreamMessage]:
     """Give the first ``count`` of what a stream holds on ``subject`` from a sequence on; raises as the others."""
     async with _consumer(client, stream, subject, _from_sequence(start)) as created:
         async for message in _delivered(client, stream, created.name, min(count, created.num_pending)):
@@ -156,9 +158,9 @@ async def _consumer(
             raise RequestFailed(f"{name}: reading {subject} took too long: {error}") from error
 
 
-async def _delivered(client: Client, stream: StreamKey, consumer: str, count: int) -> AsyncIterator[Read]:
+async def _delivered(client: Client, stream: StreamKey, consumer: str, count: int) -> AsyncIterator[StreamMessage]:
     place, name = stream
     messages = delivered(client, name, consumer, count, api=place.api, deadline=REQUEST_DEADLINE)
     async with aclosing(messages):
         async for message in messages:
-            yield Read(message.subject, message.data, message.metadata.sequence.stream)
+            yield StreamMessage(message.subject, message.data, message.metadata.sequence.stream)

@@ -247,6 +247,11 @@ def sources_of(stream: FoundStream) -> list[Config]:
     return stream.config.get("sources") or []
 
 
+def copies_of(config: Config) -> list[Config]:
+    """Give all that a stream's configuration copies: its sources, or its mirror."""
+    return [*(config.get("sources") or []), *filter(None, [config.get("mirror")])]
+
+
 def api_of(source: Config) -> str:
     """Give the API that a source or mirror reads from, "" for that of its own domain."""
     return str((source.get("external") or {}).get("api", ""))

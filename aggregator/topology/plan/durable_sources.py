@@ -5,12 +5,19 @@ and is back within seconds (ADR-60, nats-server 2.14). Where to start and what t
 the server refuses them in the source itself. Where a server is older, the copy is plain.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
 from aggregator.topology.model import Config, Copying, Desired, DesiredConsumer, DesiredStream, StreamKey
-from aggregator.topology.observed.state import Found, consumer_name_of, is_same_source, origin_place, sources_of
+from aggregator.topology.observed.state import (
+    Found,
+    consumer_name_of,
+    copies_of,
+    is_same_source,
+    origin_place,
+    sources_of,
+)
 from aggregator.topology.plan.differences import source_pairs
 from aggregator.topology.plan.recreations import streams_to_recreate
 
@@ -81,20 +88,14 @@ def _is_durable(wanted: DesiredConsumer, copying: Copying, made: set[StreamKey],
     levels = [found.levels[place] for place in (wanted.place, copying.place) if place in answered]
     if any(level < LEVEL for level in levels):
         return False
-    current = next(iter(_found_forms(copying, found)), None)
-    origin = wanted.stream_key
+    stream, origin = found.streams.get(copying.key), wanted.stream_key
+    copies = copies_of(stream.config) if stream is not None else []
+    current = next((each for each in copies if is_same_source(copying.source, each)), None)
     # Without its origin there is nothing at which to make a consumer; a plain source waits for one.
     is_there = wanted.place in found.unreachable or origin in made or origin in found.streams
     if current is not None and (len(levels) < 2 or not is_there):
         return bool(current.get("consumer"))
     return is_there
-
-
-def _found_forms(copying: Copying, found: Found) -> Iterator[Config]:
-    stream = found.streams.get(copying.key)
-    if stream is not None:
-        copied = [*(stream.config.get("sources") or []), *filter(None, [stream.config.get("mirror")])]
-        yield from (each for each in copied if is_same_source(copying.source, each))
 
 
 def _with_consumers(stream: DesiredStream, consumers: list[DesiredConsumer]) -> DesiredStream:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from aggregator.topology.confinement import is_confined
 from aggregator.topology.model import HUB, Config, Desired, DesiredStream
-from aggregator.topology.observed.state import Found, origin_place, sources_of, taken_subjects
+from aggregator.topology.observed.state import Found, copies_of, origin_place, sources_of, taken_subjects
 from aggregator.topology.plan.differences import source_pairs, title
 from shared.instants import format_duration
 from shared.policy import EVERY_REVISION
@@ -120,7 +120,7 @@ def _of_lifetimes(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
 
 
 def _of_copies(wanted: DesiredStream, config: Config) -> Iterator[Harm]:
-    for copied in (*(config.get("sources") or ()), *filter(None, [config.get("mirror")])):
+    for copied in copies_of(config):
         renamed = [f"{taken} as {kept}" for taken, kept in taken_subjects(copied) if kept not in ("", taken)]
         if renamed and not wanted.config.get("subjects"):
             text = f"stores what it copies of {copied['name']} under other subjects ({', '.join(renamed)})"

@@ -13,7 +13,7 @@ import msgspec
 from aggregator.topology.desired import FOR_A_RELAY
 from aggregator.topology.model import ConsumerKey, Desired, DesiredConsumer, Place
 from aggregator.topology.observed.durable_copies import copier_of, named_copier
-from aggregator.topology.observed.state import Found, FoundConsumer, consumer_name_of, sources_of
+from aggregator.topology.observed.state import Found, FoundConsumer, consumer_name_of, copies_of
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
 
@@ -65,6 +65,6 @@ def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: 
     if copier is None or copier[0] in found.unreachable or (*copier, "") in found.silent:
         return
     current = found.streams.get(copier)
-    copied = [*sources_of(current), *filter(None, [current.config.get("mirror")])] if current is not None else []
+    copied = copies_of(current.config) if current is not None else []
     if not any((each["name"], consumer_name_of(each)) == (stream, name) for each in copied):
         yield Orphan(key)

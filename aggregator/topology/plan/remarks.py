@@ -4,7 +4,15 @@ from collections.abc import Iterable, Iterator
 
 from aggregator.topology.confinement import is_confined, number_of
 from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
-from aggregator.topology.observed.state import Found, FoundStream, api_of, consumer_name_of, origin_place, sources_of
+from aggregator.topology.observed.state import (
+    Found,
+    FoundStream,
+    api_of,
+    consumer_name_of,
+    copies_of,
+    origin_place,
+    sources_of,
+)
 from aggregator.topology.plan.differences import is_as_wanted, source_pairs
 from shared.nats.jetstream_api import domain_of
 
@@ -38,8 +46,8 @@ def silent_origins(wanted: DesiredStream, found: Found) -> str:
 
     One that is left there from a stream before it has been acknowledged what that took, and gives it to nobody again.
     """
-    copied = [*(wanted.config.get("sources") or []), *filter(None, [wanted.config.get("mirror")])]
-    places = (origin_place(wanted.place, each) for each in copied if consumer_name_of(each))
+    copies = copies_of(wanted.config)
+    places = (origin_place(wanted.place, each) for each in copies if consumer_name_of(each))
     return ", ".join(str(place) for place in dict.fromkeys(places) if place in found.unreachable)
 
 

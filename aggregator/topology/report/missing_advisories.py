@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from aggregator.topology.model import StreamKey
 from aggregator.topology.observed.messages import (
-    Stored,
+    StoredMessage,
     count_by_subject,
     count_messages,
     get_message,
@@ -220,7 +220,7 @@ async def _found_mark(client: Client, archive: StreamKey, subject: str, position
     return _mark(await get_message(client, archive, {"seq": position, "next_by_subj": subject}), position, left)
 
 
-def _mark(message: Stored | None, position: int, left: int) -> _Mark:
+def _mark(message: StoredMessage | None, position: int, left: int) -> _Mark:
     advisory = _advisory_in(message.data) if message is not None else None
     return _Mark(position, left, advisory.incarnation if advisory else "", advisory.ordinal if advisory else 0)
 
