@@ -102,14 +102,14 @@ def judged_advisory(payload: bytes, named: AdvisorySubject, earliest: int) -> Ad
         return QuarantineReason.NOT_TEXT
     except WireError:
         return QuarantineReason.NOT_DECODABLE
-    if not found.value or (named.site is None and not _SITE_NAME.fullmatch(found.replicator)):
-        return QuarantineReason.NOT_DECODABLE
-    if isinstance(found, Advisory) and len(found.incarnation) > LONGEST_INCARNATION:
-        return QuarantineReason.NOT_DECODABLE
-    wanted = (
-        named if named.site is not None else AdvisorySubject(found.kind, named.region, found.replicator, named.block)
-    )
+    wanted = named
+    if named.site is None:
+        if not _SITE_NAME.fullmatch(found.replicator):
+            return QuarantineReason.NOT_DECODABLE
+        wanted = AdvisorySubject(found.kind, named.region, found.replicator, named.block)
     body = _with_our_names(found, wanted) if isinstance(found, ChoriaAdvisory) else found
+    if not body.value or (body.incarnation is not None and len(body.incarnation) > LONGEST_INCARNATION):
+        return QuarantineReason.NOT_DECODABLE
     said = (body.kind, body.region, body.site, body.block)
     if said != wanted or found.event != CHORIA_EVENTS[body.kind]:
         return QuarantineReason.CONTRADICTS_SUBJECT

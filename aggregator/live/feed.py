@@ -19,7 +19,7 @@ from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.reader import batches_of
 from aggregator.config import Reading
-from aggregator.live.fold import Archived, Changes, Fleet
+from aggregator.live.fold import Changes, Fleet
 from aggregator.live.store import LiveStore, Origin
 from aggregator.live.view import Source, Sourcing
 from shared.instants import parse_instant
@@ -254,7 +254,7 @@ class Feed:
 
     async def _take(self, messages: Messages) -> None:
         columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads
-        archived = list(map(Archived, *columns))
+        archived = list(zip(*columns, strict=True))
         changes, fleet, origin = Changes(), self.fleet, self._origin
         assert origin is not None
         for begin in range(0, len(archived), FOLDED_AT_ONCE):

@@ -137,12 +137,14 @@ class Fleet:
         self._created: dict[str, int] = {}
         self._unheard: list[tuple[int, int]] = []
 
-    def fold(self, messages: Iterable[Archived], changes: Changes | None = None) -> Changes:
-        """Take the next messages, and say what they change, beside what ``changes`` says already."""
+    def fold(self, messages: Iterable[tuple[int, bytes, int, bytes]], changes: Changes | None = None) -> Changes:
+        """Take the next messages (each ``Archived``, or a tuple like it), and say what they change.
+
+        It is said beside what ``changes`` says already.
+        """
         changes = Changes() if changes is None else changes
         subjects = self._subjects
-        for message in messages:
-            sequence, subject, archived_at, payload = message
+        for sequence, subject, archived_at, payload in messages:
             if sequence <= self.sequence:
                 continue
             self.sequence = sequence
@@ -158,9 +160,9 @@ class Fleet:
                 if type(judged) is QuarantineReason:
                     self.refused[judged] = self.refused.get(judged, 0) + 1
                 else:
-                    self._advisory(judged, message, changes)  # type: ignore[arg-type]
+                    self._advisory(judged, sequence, archived_at, changes)  # type: ignore[arg-type]
             elif type(named) is BlockId:
-                self._watermark_or_reason(named, message, changes)
+                self._watermark_or_reason(named, payload, archived_at, changes)
             elif type(named) is Scope:
                 self._revision(named, payload, changes)
         return changes
@@ -217,22 +219,21 @@ class Fleet:
         number = self._numbers.get((region, site, block))
         return self.restore_block(Block(region, site, block)) if number is None else number
 
-    def _advisory(self, said: AdvisoryBody, message: Archived, changes: Changes) -> None:
+    def _advisory(self, said: AdvisoryBody, sequence: int, archived_at: int, changes: Changes) -> None:
         number = self._block(said.region, said.site, said.block)
         block, senders = self.blocks[number], self.senders
+        changes.blocks.add(number)
         is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
             life = block.lives.get(incarnation) or block.life(incarnation)
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
-            changes.blocks.add(number)
         members = self.members[number]
         sender = members.get(said.value)
         if sender is None:
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
-        sequence, _, archived_at, _ = message
         event_id, claimed, kind = said.event_id, said.at_us, said.kind
         event = event_key(event_id)
         if senders.events[sender] == event:
@@ -247,11 +248,13 @@ class Fleet:
         at = claimed if claimed < archived_at else archived_at
         last_seen = self._believed_last_seen(said, at)
         is_retired = kind is AdvisoryKind.RETIRED
-        entry = StoryEntry(
-            sequence, sender, senders.head[sender], _RANKS[kind], at, last_seen, archived_at, event_id,
-            incarnation, said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
-            _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else _RANKS[kind],
-        )  # fmt: skip
+        rank = _RANKS[kind]
+        # A NamedTuple's own __new__ is a function in Python.
+        entry = tuple.__new__(StoryEntry, (
+            sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
+            said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
+            _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else rank,
+        ))  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
@@ -259,7 +262,6 @@ class Fleet:
             self._apply(entry, event)
             if at > block.changed_at:
                 block.changed_at = at
-            changes.blocks.add(number)
 
     def _apply(self, entry: StoryEntry, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
@@ -373,12 +375,12 @@ class Fleet:
                 self._created[incarnation] = created
         return created
 
-    def _watermark_or_reason(self, block_id: BlockId, message: Archived, changes: Changes) -> None:
-        judged = judged_watermark(message.payload, block_id, message.archived_at - REACH)
+    def _watermark_or_reason(self, block_id: BlockId, payload: bytes, archived_at: int, changes: Changes) -> None:
+        judged = judged_watermark(payload, block_id, archived_at - REACH)
         if isinstance(judged, QuarantineReason):
             self.refused[judged] = self.refused.get(judged, 0) + 1
         else:
-            self._watermark(judged, message.archived_at, changes)
+            self._watermark(judged, archived_at, changes)
 
     def _watermark(self, said: Watermark, archived_at: int, changes: Changes) -> None:
         number = self._block(said.region, said.site, said.block)
