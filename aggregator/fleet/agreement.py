@@ -160,7 +160,11 @@ def _position(tables: Tables) -> Position:
 
 
 def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: Position) -> Agreement:
-    live, published = dict(_said_live(fleet)), dict(_said_by_tables(tables, position))
+    live, published, long_gone = dict(_said_live(fleet)), dict[Key, Seen](), set[Key]()
+    for key, seen, ended_at in _said_by_tables(tables, position):
+        published[key] = seen
+        if ended_at < position.known_through - fleet.kept:
+            long_gone.add(key)
     unsaid = {
         number
         for number, block in enumerate(fleet.blocks)
@@ -175,7 +179,8 @@ def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: Position
             # The service says of both that it does not know.
             ours = ours._replace(known_until=theirs.known_until)
         never_lived = theirs is None and ours is not None and ours.state == "absent" and _never_lived(fleet, store, key)
-        if ours == theirs or never_lived:
+        was_forgotten = ours is None and key in long_gone and _has_forgotten(fleet, key)
+        if ours == theirs or never_lived or was_forgotten:
             agree += 1
             continue
         only_live += theirs is None
@@ -199,7 +204,8 @@ def _said_live(fleet: Fleet) -> Iterator[tuple[Key, Seen]]:
         yield Key(block.region, block.site, block.block, name), Seen(state, since, block.known_until)
 
 
-def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, Seen]]:
+def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, Seen, int]]:
+    """Give what the tables say of each sender, and when its last life or knowledge of it ended (microseconds)."""
     coverage = {
         tuple(row[:3]): row[3]
         for row in tables.rows(
@@ -218,12 +224,18 @@ def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, S
         goes_on = ended_at > position.known_through
         since = started_at if goes_on and state != "unknown" else 0
         known_until = coverage.get((region, site, block)) or 0
-        yield Key(region, site, block, sender), Seen(state if goes_on else "absent", since, known_until)
+        seen = Seen(state if goes_on else "absent", since, known_until)
+        yield Key(region, site, block, sender), seen, ended_at
 
 
 def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
     """Tell whether all that was told of a sender is that it was retired: the tables have no life of it."""
     return all(entry.kind is AdvisoryKind.RETIRED for entry in _story(fleet, store, key))
+
+
+def _has_forgotten(fleet: Fleet, key: Key) -> bool:
+    number = fleet.number_of(key[:3])
+    return number is not None and fleet.blocks[number].forgotten_count > 0
 
 
 def _live_story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[str]:
@@ -286,4 +298,4 @@ def _copied(path: Path) -> Iterator[LiveStore]:
 
 def _state(fleet: Fleet) -> object:
     blocks = [msgspec.to_builtins(block) for block in fleet.blocks]
-    return fleet.sequence, blocks, list(fleet.senders.records(range(len(fleet.senders)))), fleet.revisions
+    return fleet.sequence, blocks, list(fleet.senders.records(fleet.senders.numbers)), fleet.revisions

@@ -155,7 +155,8 @@ class Block(msgspec.Struct, gc=False):
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
     watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
     began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
-    of ``silent`` incarnations nothing counts that they said since. ``condition`` is what the agent last said to keep
+    of ``silent`` incarnations nothing counts that they said since. So many retired senders were forgotten as
+    ``forgotten_count``. ``condition`` is what the agent last said to keep
     time from passing, "": nothing; ``stopped_boot_id`` names the run of it that was told to stop.
     """
 
@@ -181,6 +182,7 @@ class Block(msgspec.Struct, gc=False):
     contested_from: int = 0
     contested_until: int = 0
     silent: dict[str, int] = {}
+    forgotten_count: int = 0
 
     @property
     def block_id(self) -> BlockId:

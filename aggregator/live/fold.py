@@ -4,7 +4,8 @@ Rules. The state is a function of the archive's messages up to a position, in th
 batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the tables:
 by (at, rank of kind, event id); instants count as ``aggregator/lakehouse/derive/believed_times.py`` says. Where a store
 was lost, whoever it has not told of since is unknown; so is, until ``unheard_until``, whom its stream had ceased to
-take. How far a block is known is ``coverage.py``'s.
+take. Whoever was retired, and told of no more for ``KEPT``, is forgotten, but not where two agents spoke at once. How
+far a block is known is ``coverage.py``'s.
 
 What is up *now* depends on what is known now: ``view.py`` looks at the state as of an instant.
 """
@@ -31,7 +32,7 @@ from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
 from aggregator.live.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
 from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
-from shared.instants import EARLIEST
+from shared.instants import DAY, EARLIEST
 from shared.policy import (
     CancelMaintenance,
     DeclareMaintenance,
@@ -53,6 +54,8 @@ _RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in _KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 _LONGEST_TEXT = 256
+KEPT = 90 * DAY
+"""For so long retired senders, advisories and gaps are kept, and each sender's last advisory: the tables have all."""
 
 
 class Archived(NamedTuple):
@@ -107,7 +110,10 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """What a fold has changed, for the store and for whoever watches."""
+    """What a fold has changed, for the store and for whoever watches.
+
+    Who was forgotten is named by number and by the last advisory stored; the number may be another's by now.
+    """
 
     def __init__(self) -> None:
         self.senders: set[int] = set()
@@ -115,6 +121,7 @@ class Changes:
         self.entries: list[StoryEntry] = []
         self.gaps: list[Gap] = []
         self.revisions: list[Revision] = []
+        self.forgotten: list[tuple[int, int]] = []
         self.message_count = 0
 
 
@@ -131,11 +138,13 @@ class Fleet:
         self.senders = Senders()
         self.revisions: dict[tuple[int, int], Revision] = {}
         self.refused: dict[str, int] = {}
+        self.kept = KEPT
         self._history = history
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._subjects: dict[bytes, AdvisorySubject | BlockId | Scope | None] = {}
         self._created: dict[str, int] = {}
         self._unheard: list[tuple[int, int]] = []
+        self._day_ends_at = 0
 
     def fold(self, messages: Iterable[tuple[int, bytes, int, bytes]], changes: Changes | None = None) -> Changes:
         """Take the next messages (each ``Archived``, or a tuple like it), and say what they change.
@@ -150,6 +159,8 @@ class Fleet:
             self.sequence = sequence
             if archived_at > self.known_through:
                 self.known_through = archived_at
+                if archived_at >= self._day_ends_at:
+                    self._forget_retired(changes)
             changes.message_count += 1
             if self._unheard and self._unheard[0][0] <= self.known_through:
                 self._end_unheard(changes)
@@ -184,17 +195,20 @@ class Fleet:
         """Count everybody, after blocks and senders were restored."""
         senders = self.senders
         for sender, (block, state, name) in enumerate(zip(senders.block, senders.state, senders.names, strict=False)):
+            if not name:
+                continue
             self.counts[block][state] += 1
             self.members[block][name] = sender
             if state == STALE:
                 self.stale[block].add(sender)
+        self._day_ends_at = _end_of_day(self.known_through)
         self._unheard = [(until, sender) for sender, until in senders.until.items()]
         heapq.heapify(self._unheard)
 
     def check_invariants(self) -> None:
         """Assert that counts and sets say what the columns say."""
         counts: list[list[int]] = [[0] * (LOST + 1) for _ in self.blocks]
-        for sender in range(len(self.senders)):
+        for sender in self.senders.numbers:
             block, state = self.senders.block[sender], self.senders.state[sender]
             counts[block][state] += 1
             assert (sender in self.stale[block]) == (state == STALE)
@@ -232,6 +246,9 @@ class Fleet:
         members = self.members[number]
         sender = members.get(said.value)
         if sender is None:
+            if is_again and said.at_us < self.known_through - self.kept:
+                # It may be of one who was forgotten.
+                return
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
         event_id, claimed, kind = said.event_id, said.at_us, said.kind
@@ -239,12 +256,8 @@ class Fleet:
         if senders.events[sender] == event:
             return
         is_ahead = claimed > archived_at + SKEW
-        if is_again and life is not None:
-            if not self._was_told(sender, event_id, claimed, changes):
-                life.is_told_twice(said.ordinal or 0)
-                self._take_back(block, life)
-            elif is_ahead:
-                return
+        if is_again and life is not None and self._was_told(sender, said, (block, life), changes) and is_ahead:
+            return
         at = claimed if claimed < archived_at else archived_at
         last_seen = self._believed_last_seen(said, at)
         is_retired = kind is AdvisoryKind.RETIRED
@@ -292,22 +305,28 @@ class Fleet:
         is_plain = word != UNHEARD and block.lost_at <= at
         self._set_state(sender, word if is_plain else self._state(sender, block))
 
-    def _take_back(self, block: Block, life: Life) -> None:
-        """Know less: what had vouched for a block counted what two advisories are by now."""
+    def _take_back(self, block: Block, life: Life, ordinal: int) -> None:
+        """Know less: what had vouched for a block counted an ordinal that two advisories have by now."""
+        life.is_told_twice(ordinal)
         lives = [each for each in block.lives.values() if each.store == life.store]
         if life.put_back_from and life.put_back_from <= block.known_until:
             block.known_until = known_until(lives)
             block.known_since = min(block.known_since, block.known_until)
         block.put_back = any(each.put_back_from for each in lives)
 
-    def _was_told(self, sender: int, event_id: str, at: int, changes: Changes) -> bool:
-        earliest = None
+    def _was_told(self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes) -> bool:
+        """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
+        earliest, at = None, said.at_us
         for entry in self._story(sender, changes):
-            if entry.event_id == event_id:
+            if entry.event_id == said.event_id:
                 return True
             earliest = entry
-        # It may be what is kept no more: who sends everything again accuses nobody.
-        return earliest is not None and earliest.previous > 0 and at < earliest.archived_at
+        is_cut = earliest is not None and (earliest.previous > 0 or at < self.known_through - self.kept)
+        if is_cut and earliest is not None and at < earliest.archived_at:
+            # It may be what is kept no more, or of a life that was forgotten: who sends all again accuses nobody.
+            return True
+        self._take_back(*of, said.ordinal or 0)
+        return False
 
     def _story(self, sender: int, changes: Changes) -> Iterator[StoryEntry]:
         """Give all that was told of a sender, the last first."""
@@ -351,6 +370,32 @@ class Fleet:
                 self._set_state(sender, RETIRED)
                 changes.senders.add(sender)
                 changes.blocks.add(self.senders.block[sender])
+
+    def _forget_retired(self, changes: Changes) -> None:
+        """Forget, at the end of each of the hub's days, who was retired and told of no more for ``kept``."""
+        self._day_ends_at, before = _end_of_day(self.known_through), self.known_through - self.kept
+        senders, forgotten = self.senders, dict[int, int]()
+        for sender, (state, at) in enumerate(zip(senders.state, senders.at, strict=True)):
+            if state != RETIRED or at >= before:
+                continue
+            block, number = self.blocks[senders.block[sender]], senders.block[sender]
+            last = next(self._story(sender, changes), None)
+            if last is not None and last.archived_at < before and not (block.silent or block.contested_until):
+                forgotten[sender] = last.sequence
+                changes.blocks.add(number)
+                block.forgotten_count += 1
+                self.counts[number][RETIRED] -= 1
+                del self.members[number][senders.names[sender]]
+                senders.remove(sender)
+        if forgotten:
+            changes.senders -= forgotten.keys()
+            unstored = {entry.sequence: entry.previous for entry in changes.entries if entry.sender in forgotten}
+            changes.entries = [entry for entry in changes.entries if entry.sender not in forgotten]
+            for sender, last_told in forgotten.items():
+                head = last_told
+                while head in unstored:
+                    head = unstored[head]
+                changes.forgotten.append((sender, head))
 
     def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
         earliest = at - LOOK_BACK
@@ -505,6 +550,10 @@ class Fleet:
             revision = Revision(*key, scope, said.given_at_us, said.author, order)
             self.revisions[key] = revision
             changes.revisions.append(revision)
+
+
+def _end_of_day(at: int) -> int:
+    return (at // DAY + 1) * DAY
 
 
 def _unheard_until(said: AdvisoryBody) -> int:

@@ -1,5 +1,6 @@
 """Keep what is told of each sender in columns: a million of them take a fraction of what objects would. Pure."""
 
+import heapq
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
@@ -14,7 +15,10 @@ _GROWTH = 4_096
 
 
 class Senders:
-    """Columns by number: a sender keeps the number that it got when it was first told of."""
+    """Columns by number: a sender keeps the number that it got when it was first told of, until it is removed.
+
+    The number of one that was removed is the next one's; its name is "" meanwhile.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -29,25 +33,43 @@ class Senders:
         self.head = array("q")
         self.events: list[bytes] = []
         self.until: dict[int, int] = {}
+        self._free: list[int] = []
         self._room = 0
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.names) - len(self._free)
 
     def add(self, name: str, block: int) -> int:
         """Number a sender of which nothing is known yet."""
-        sender = len(self.names)
-        if sender == self._room:
-            for column in self._numbers:
-                column.frombytes(bytes(column.itemsize * _GROWTH))
-            self._room += _GROWTH
-        self.names.append(name)
-        self.events.append(b"")
+        if self._free:
+            sender = heapq.heappop(self._free)
+            self.names[sender] = name
+        else:
+            sender = len(self.names)
+            if sender == self._room:
+                for column in self._columns:
+                    column.frombytes(bytes(column.itemsize * _GROWTH))
+                self._room += _GROWTH
+            self.names.append(name)
+            self.events.append(b"")
         self.block[sender] = block
         return sender
 
+    def remove(self, sender: int) -> None:
+        """Forget a sender: nothing is left of it."""
+        for column in self._columns:
+            column[sender] = 0
+        self.names[sender], self.events[sender] = "", b""
+        self.until.pop(sender, None)
+        heapq.heappush(self._free, sender)
+
     @property
-    def _numbers(self) -> "tuple[array[int], ...]":
+    def numbers(self) -> list[int]:
+        """Give the numbers of all senders."""
+        return [sender for sender, name in enumerate(self.names) if name]
+
+    @property
+    def _columns(self) -> "tuple[array[int], ...]":
         return (
             self.block, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor, self.head,
         )  # fmt: skip
@@ -77,12 +99,25 @@ class Senders:
         )  # fmt: skip
         rows = iter(records)
         while some := list(islice(rows, 10_000)):
+            if some[-1][0] - len(self.names) >= len(some):
+                some = self._filled(some)
             numbers, *fields, untils = zip(*some, strict=True)
             for column, values in zip(columns, fields, strict=True):
                 column.extend(values)
             if any(untils):
                 self.until |= {sender: until for sender, until in zip(numbers, untils, strict=True) if until}
         self._room = len(self.names)
+
+    def _filled(self, records: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Fill the places of numbers that are nobody's, and note that they are free."""
+        following, filled = len(self.names), list[tuple[Any, ...]]()
+        for record in records:
+            free = range(following, record[0])
+            self._free += free
+            filled += ((number, 0, "", *(0,) * 7, b"", 0, 0) for number in free)
+            filled.append(record)
+            following = record[0] + 1
+        return filled
 
 
 def event_key(event_id: str) -> bytes:

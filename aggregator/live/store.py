@@ -17,11 +17,11 @@ import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.coverage import Block
-from aggregator.live.fold import Changes, Fleet, Revision, StoryEntry
+from aggregator.live.fold import KEPT, Changes, Fleet, Revision, StoryEntry
 from aggregator.live.senders import RETIRED, UP
 from shared.instants import DAY
 
-VERSION = 2
+VERSION = 3
 """Of what the tables hold, and of the rules by which it came to be."""
 
 _SCHEMA = """
@@ -54,11 +54,13 @@ CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER
 
 
 _COLUMNS = "block, name, state, word, at, last_seen, since, head"
+_DELETE_STORY = (
+    "DELETE FROM story WHERE sequence IN (WITH RECURSIVE told (sequence) AS (SELECT ? UNION ALL SELECT previous"
+    " FROM story JOIN told USING (sequence)) SELECT sequence FROM told)"
+)
 _ROWS_AT_ONCE = 100
 HISTORY = 7 * DAY
 """For so long the fleet's counts are kept."""
-KEPT = 90 * DAY
-"""For so long advisories and gaps are kept, and of each sender the last one before: the tables have what is older."""
 _PRUNED_AT_ONCE = 20_000
 
 
@@ -175,6 +177,8 @@ class LiveStore:
                 for block in (fleet.blocks[number],)
             ),
         )
+        database.executemany("DELETE FROM sender WHERE number = ?", ((sender,) for sender, _ in changes.forgotten))
+        database.executemany(_DELETE_STORY, ((head,) for _, head in changes.forgotten))
         _insert(
             database, "INSERT INTO sender", fleet.senders.records(sorted(changes.senders)),
             " ON CONFLICT (number) DO UPDATE SET state = excluded.state, word = excluded.word, rank = excluded.rank,"

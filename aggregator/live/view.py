@@ -105,8 +105,9 @@ class View:
 
     def is_gone(self, number: int) -> bool:
         """Tell whether nobody is expected in a block any more."""
-        told = self.fleet.counts[number]
-        return bool(told[RETIRED] and not any(told[state] for state in LIVING)) or self.closing(number) is not None
+        told, forgotten = self.fleet.counts[number], self.fleet.blocks[number].forgotten_count
+        were_retired = (told[RETIRED] or forgotten) and not any(told[state] for state in LIVING)
+        return bool(were_retired) or self.closing(number) is not None
 
     def planned_senders(self, number: int) -> dict[str, Maintenance]:
         """Give the senders of a block that are in maintenance by name."""

@@ -4,15 +4,18 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import cli
 from aggregator.fleet.agreement import compare
 from aggregator.lakehouse.query.engine import open_tables
+from aggregator.live import fold
 from aggregator.live.feed import Feed
+from aggregator.live.store import StoreReader
 from shared.instants import DAY, parse_instant
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.lakehouse.hub import ARCHIVE, Message
+from tests.support.lakehouse.hub import ARCHIVE, Block, Message
 from tests.support.lakehouse.random_fleet import draw_block
 from tests.support.live.archived_history import archived
 from tests.support.waiting import until
@@ -67,3 +70,25 @@ def test_live_and_tables_agree_on_every_sender_of_a_drawn_fleet(lakehouse: Lakeh
     assert told.exit_code == 0, told.output
     line = f"agree {found.agree}, contradict 0, only live 0, only tables 0"
     assert told.output.splitlines()[-1] == f"at message {found.sequence:,}: {line}"
+
+
+def test_whoever_live_has_forgotten_is_absent_from_the_tables_and_they_agree(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if each of the hub's microseconds were a day, and 90 days over at once.
+    monkeypatch.setattr(fold, "DAY", 1)
+    monkeypatch.setattr(fold, "KEPT", 0)
+    dub1 = Block("eu-west", "dub1")
+    messages = [dub1.new("web1", START), dub1.new("web2", START), dub1.stale("web1", START)]
+    messages += [dub1.retired("web1", START + DAY, START), dub1.new("web3", START + DAY)]
+    last = lakehouse.hub.publish([*messages, dub1.watermark(START, START + 2 * DAY)])
+    lakehouse.roll_up()
+    asyncio.run(caught_up(lakehouse, last))
+    with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:
+        assert len(tables.rows("SELECT DISTINCT sender_id FROM sender_intervals")) == 3
+        found = asyncio.run(compare(lakehouse.settings, tables, say))
+    assert (found.agree, found.contradict, found.only_live, found.only_tables) == (3, 0, 0, 0), found.differences
+    assert (found.service_sequence, found.is_service_same) == (last, True)
+    reader = StoreReader(lakehouse.settings.live_path)
+    assert reader.sender(0, "web1") is None
+    reader.close()

@@ -11,13 +11,13 @@ from aggregator.archive.reach import SKEW
 from aggregator.live.answers import sender_row
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.coverage import Life
-from aggregator.live.fold import Archived, Changes, Fleet
+from aggregator.live.fold import KEPT, Archived, Changes, Fleet
 from aggregator.live.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.incidents import Cause, Incident, Rules
 from aggregator.live.senders import LIVING, RETIRED, UP
-from aggregator.live.store import LiveStore, Origin, StoredSender
+from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
 from aggregator.live.view import Source, Sourcing, View
-from shared.instants import HOUR, LATEST, MINUTE, SECOND
+from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Message, said
 
@@ -28,18 +28,18 @@ AFTER = 2 * MINUTE
 class Told:
     """A fleet whose messages are archived when a test says so."""
 
-    def __init__(self) -> None:
-        self.fleet = Fleet()
+    def __init__(self, fleet: Fleet | None = None) -> None:
+        self.fleet = fleet or Fleet()
         self.archived: list[Archived] = []
 
-    def at(self, archived_at: int, *messages: Message) -> None:
+    def at(self, archived_at: int, *messages: Message) -> Changes:
         first = self.fleet.sequence + 1
         told = [
             Archived(sequence, message.subject.encode(), archived_at, message.body)
             for sequence, message in enumerate(messages, start=first)
         ]
         self.archived += told
-        self.fleet.fold(told)
+        return self.fleet.fold(told)
 
     def view(self, now: int, caught_up_at: int | None = None, **sources: Source) -> View:
         regions = {name.replace("_", "-"): source for name, source in sources.items()}
@@ -346,6 +346,37 @@ def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None
     told.at(LATE + HOUR, again.watermark(START, KNOWN_UNTIL + MINUTE))
     assert told.view(LATE + HOUR).reason(0) is UnknownReason.AGENT_BEHIND
     assert told.view(LATE + 2 * HOUR).reason(0) is UnknownReason.AGENT_SILENT
+
+
+def test_a_site_all_of_whose_senders_were_retired_stays_gone_when_they_are_forgotten(tmp_path: Path) -> None:
+    dub1, ber1, store = Block("eu-west", "dub1"), Block("eu-west", "ber1"), LiveStore(tmp_path / "live.db")
+    told, again_at = Told(Fleet(history=store.entry)), START + HOUR + KEPT + DAY
+
+    def at(archived_at: int, *messages: Message) -> None:
+        changes = told.at(archived_at, *messages)
+        with store.transaction() as database:
+            store.write(database, Origin("ARCHIVE", 1), told.fleet, changes)
+
+    at(START, dub1.new("web1", START), ber1.new("db1", START))
+    at(START + HOUR, dub1.stale("web1", START), dub1.watermark(START, START + HOUR))
+    at(START + HOUR, dub1.retired("web1", START + HOUR, START))
+    at(START + HOUR + KEPT, ber1.stale("db1", START))
+    assert told.view(START + HOUR + KEPT).site("eu-west", "dub1").counts.retired == 1
+    at(again_at, ber1.recovered("db1", again_at))
+    site = told.view(again_at + DAY).site("eu-west", "dub1")
+    assert (site.state, site.reason, site.counts.total, site.counts.retired) == (State.RETIRED, None, 0, 0)
+    assert len(told.fleet.senders) == 1
+
+    # The next one may have its number, and nothing of its story.
+    at(again_at, ber1.new("db2", again_at))
+    loaded = store.load(Origin("ARCHIVE", 1))
+    store.close()
+    reader = StoreReader(tmp_path / "live.db")
+    assert [sender for _, _, sender in reader.entries_before(0, 10)] == ["db2", "db1", "db1", "db1"]
+    reader.close()
+    assert loaded is not None
+    loaded.check_invariants()
+    assert loaded.senders.names == told.fleet.senders.names == ["db2", "db1"]
 
 
 def test_a_site_that_was_closed_stays_so_after_a_restart(told: Told, tmp_path: Path) -> None:
