@@ -9,6 +9,7 @@ import msgspec
 
 from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.ingest.port import Journal
+from edge_agent.observability.announcements import Announcements
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth
@@ -16,6 +17,7 @@ from edge_agent.pair.member import Member
 from edge_agent.pair.peer_check import log_address, writer_of
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentParts, BlockLink, BlockWiring, Mode, RegionLink, UploadPath, sample_mode
+from shared.instants import SECOND
 from shared.subjects import watermark_subject
 
 
@@ -31,7 +33,7 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: Upload
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
         modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
         health = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
-        member_parts = _MemberParts(parts.store, health, blocks, modes, found, upload_path, link)
+        member_parts = _MemberParts(parts.store, parts, health, blocks, modes, found, upload_path, link)
         member = Member(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status
         over = partial(_over, link)
@@ -49,6 +51,7 @@ class _MemberParts(msgspec.Struct):
     """What a member works with; see ``MemberParts``."""
 
     store: SqliteStore
+    agent: AgentParts
     health: MemberHealth
     blocks: BlockWiring
     modes: Mapping[str, Mode[Draft]]
@@ -67,7 +70,12 @@ class _MemberParts(msgspec.Struct):
         await self.blocks.ingest(link, self.modes[block], tracker, journal)
 
     async def upload(self) -> None:
-        await self.upload_path.run(await asyncio.shield(self.region))
+        region, settings = await asyncio.shield(self.region), self.agent.settings
+        interval = int(settings.watermark.interval) / SECOND
+        announcements = Announcements(region.client, self.blocks.readers.items, self.agent.board.conditions, interval)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(announcements.run(), name="announcements")
+            await self.upload_path.run(region)
 
     def stop_uploading(self) -> None:
         if self.region.done():

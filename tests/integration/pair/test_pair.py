@@ -120,6 +120,20 @@ async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: P
     await assert_straight_run(pair, leader=b)
 
 
+async def test_the_member_that_uploads_says_what_it_cannot_read(pair: PairStage) -> None:
+    region = pair.stage.region
+    async with registering(pair.stage.site, "a"):
+        await pair.a.agent.start()
+        await until(knows(pair, "a"), "one is known")
+    assert not any(mark.condition for mark in await region.watermarks())
+    await pair.stage.site.server.stop()
+
+    async def has_said() -> bool:
+        return bool({mark.condition for mark in await region.watermarks()} & {"link_down", "stream_not_read"})
+
+    await until(has_said, "what it cannot read")
+
+
 async def test_who_stands_by_complains_of_no_region_any_more(pair: PairStage) -> None:
     a, b, region = pair.a, pair.b, pair.stage.region
     async with registering(pair.stage.site, "a") as nodes:
