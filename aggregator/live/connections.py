@@ -6,9 +6,10 @@ Who opens many connections, sends a request a byte at a time, or reads nothing o
 import asyncio
 import socket
 import struct
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import h11
+import uvloop
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST: Final = 512
@@ -83,6 +84,22 @@ class BoundedConnection(H11Protocol):
             self.cut()
         else:
             self._going = self.loop.call_later(self.patience, self._go_on, size) if size else None
+
+
+class PatientLoop(uvloop.Loop):
+    """A loop whose servers give up a handshake of TLS that is not over after ``patience`` seconds.
+
+    A connection counts as one behind that, and holds a file before: uvicorn has no word for it, and uvloop waits for a
+    minute.
+    """
+
+    patience: float
+
+    async def create_server(self, *arguments: Any, **options: Any) -> Any:
+        """Listen."""
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = self.patience
+        return await super().create_server(*arguments, **options)
 
 
 def bounded(patience: float) -> type[BoundedConnection]:

@@ -34,14 +34,14 @@ GRACE = 5
 @config_option
 def serve(config_path: Path) -> None:
     """Show what is up right now: a page, an API and metrics over HTTP."""
-    import uvloop
-
+    from aggregator.live.connections import PatientLoop
     from aggregator.live.guard import TokensUnreadable
 
-    settings = load(config_path)
+    settings, loop = load(config_path), PatientLoop()
+    loop.patience = settings.live.drop_listener_after / SECOND
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(_serve(settings))
     except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
@@ -59,7 +59,7 @@ async def _serve(settings: AggregatorSettings) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    # A handshake of TLS that does not go on holds a file for a minute, before the connection counts as one.
+    # A handshake of TLS that does not go on holds a file for a while, before the connection counts as one.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     service = Service(settings, PolicyOperations(settings), (IncidentWatch(settings), Page()))

@@ -1,8 +1,10 @@
 """Many who listen, and some who do nothing, or do it slowly, hold up nobody else and cost the service no memory."""
 
 import asyncio
+import http.client
 import resource
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +15,13 @@ import uvicorn
 
 from aggregator.live.connections import MOST, bounded
 from shared.instants import MINUTE
+from shared.nats.settings import ConnectionSettings
 from tests.integration.live.test_serve import now
+from tests.support.command_process import running
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.listeners import Pace, is_cut, listening
-from tests.support.live.live_service import LiveService, serving
+from tests.support.live.live_service import DEADLINE, LiveService, serving, write_settings
+from tests.support.nats.certificates import Authority
 from tests.support.waiting import until
 
 BROWSERS = {Pace.ON: 80, Pace.SLOWLY: 10, Pace.NOT: 10}
@@ -89,6 +94,24 @@ async def test_whoever_sends_no_whole_request_is_cut_and_never_keeps_others_out(
         assert (await asyncio.to_thread(service.request, "/healthz")).status == 200
         await until(lambda: sum(map(is_cut, [*slow, *many])) >= 100, "there is room")
         await until(lambda: all(map(is_cut, [*slow, *many])), "patience ends")
+
+
+async def test_a_handshake_of_tls_that_stalls_is_cut_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    own = authority.issue("live")
+    lines = f'tls_cert = "{own.cert}"\ntls_key = "{own.key}"\ndrop_listener_after = "5s"\n'
+    config = write_settings(tmp_path, ConnectionSettings(servers=("nats://127.0.0.1:1",)), lines)
+    with running(tmp_path, "serve", "--config", str(config)) as process:
+        port = int(process.wait_for("serving https://").partition("https://127.0.0.1:")[2].partition("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as stalled:
+            # uvloop's own patience is a minute.
+            stalled.settimeout(50.0)
+            assert await asyncio.to_thread(stalled.recv, 1) == b""
+        context = ssl.create_default_context(cafile=authority.ca)
+        others = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=DEADLINE)
+        others.request("GET", "/healthz")
+        assert others.getresponse().status == 200
+        others.close()
 
 
 async def test_whoever_leaves_little_of_small_answers_is_cut_too() -> None:
