@@ -298,4 +298,4 @@ def _copied(path: Path) -> Iterator[LiveStore]:
 
 def _state(fleet: Fleet) -> object:
     blocks = [msgspec.to_builtins(block) for block in fleet.blocks]
-    return fleet.sequence, blocks, list(fleet.senders.records(fleet.senders.numbers)), fleet.revisions
+    return fleet.sequence, blocks, fleet.senders.records(fleet.senders.numbers), fleet.revisions

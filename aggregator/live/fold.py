@@ -259,7 +259,8 @@ class Fleet:
         if is_again and life is not None and self._was_told(sender, said, (block, life), changes) and is_ahead:
             return
         at = claimed if claimed < archived_at else archived_at
-        last_seen = self._believed_last_seen(said, at)
+        # Of a new sender it is nearly always so.
+        last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
         is_retired = kind is AdvisoryKind.RETIRED
         rank = _RANKS[kind]
         # A NamedTuple's own __new__ is a function in Python.

@@ -3,13 +3,15 @@
 import heapq
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import islice, repeat
+from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
 """What a sender is by what was told: UNHEARD and LOST are unknown for reasons of its own (``api.UnknownReason``)."""
 LIVING = frozenset((UP, STALE, UNHEARD, LOST))
 
+WIDTH = 13
 _ID_BYTES = 16
 _GROWTH = 4_096
 
@@ -81,15 +83,21 @@ class Senders:
         self.events[sender] = b""
         self.until.pop(sender, None)
 
-    def records(self, senders: Sequence[int]) -> Iterable[tuple[Any, ...]]:
-        """Give all of some senders (the columns of the table ``sender``, in its order), to be stored."""
+    def records(self, senders: Sequence[int]) -> list[Any]:
+        """Give all of some senders, one behind the other: ``WIDTH`` columns of the table ``sender``, in its order."""
         columns: tuple[Any, ...] = (
             self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
             self.events, self.head,
         )  # fmt: skip
-        until = self.until
-        untils = (until.get(sender, 0) for sender in senders) if until else repeat(0)
-        return zip(senders, *(map(column.__getitem__, senders) for column in columns), untils, strict=False)
+        values: list[Any] = [0] * (WIDTH * len(senders))
+        values[::WIDTH] = senders
+        # Of one, itemgetter gives no tuple.
+        picked = itemgetter(*senders) if len(senders) > 1 else lambda column: [column[sender] for sender in senders]
+        for place, column in enumerate(columns, start=1):
+            values[place::WIDTH] = picked(column)
+        if self.until:
+            values[WIDTH - 1 :: WIDTH] = [self.until.get(sender, 0) for sender in senders]
+        return values
 
     def restore(self, records: Iterable[tuple[Any, ...]]) -> None:
         """Add senders as they were stored (the columns of the table ``sender``), in the order of their numbers."""

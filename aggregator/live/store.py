@@ -7,9 +7,9 @@ file of another archive, or of another version of the fold, is set aside, and th
 import re
 import sqlite3
 import threading
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator
 from contextlib import closing, contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -18,7 +18,7 @@ import msgspec
 from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.coverage import Block
 from aggregator.live.fold import KEPT, Changes, Fleet, Revision, StoryEntry
-from aggregator.live.senders import RETIRED, UP
+from aggregator.live.senders import RETIRED, UP, WIDTH
 from shared.instants import DAY
 
 VERSION = 3
@@ -180,12 +180,13 @@ class LiveStore:
         database.executemany("DELETE FROM sender WHERE number = ?", ((sender,) for sender, _ in changes.forgotten))
         database.executemany(_DELETE_STORY, ((head,) for _, head in changes.forgotten))
         _insert(
-            database, "INSERT INTO sender", fleet.senders.records(sorted(changes.senders)),
+            database, "INSERT INTO sender", WIDTH, fleet.senders.records(sorted(changes.senders)),
             " ON CONFLICT (number) DO UPDATE SET state = excluded.state, word = excluded.word, rank = excluded.rank,"
             " at = excluded.at, last_seen = excluded.last_seen, since = excluded.since, floor = excluded.floor,"
             " event = excluded.event, head = excluded.head, until = excluded.until",
         )  # fmt: skip
-        _insert(database, "INSERT OR IGNORE INTO story", changes.entries)
+        entries = list(chain.from_iterable(changes.entries))
+        _insert(database, "INSERT OR IGNORE INTO story", len(StoryEntry._fields), entries)
         database.executemany("INSERT OR IGNORE INTO gap VALUES (?, ?, ?)", changes.gaps)
         database.executemany(
             "INSERT OR REPLACE INTO revision VALUES (?, ?, ?)",
@@ -302,13 +303,12 @@ class StoreReader:
         return [HistoryPoint(at, Counts(*counts)) for at, *counts in rows]
 
 
-def _insert(database: sqlite3.Connection, into: str, rows: Iterable[Sequence[Any]], otherwise: str = "") -> None:
-    """Insert rows, many by each statement: to begin and to end one costs more than a row."""
-    rest = iter(rows)
-    while some := list(islice(rest, _ROWS_AT_ONCE)):
-        row = f"({', '.join('?' * len(some[0]))})"
-        values = list(chain.from_iterable(some))
-        database.execute(f"{into} VALUES {', '.join([row] * len(some))}{otherwise}", values)
+def _insert(database: sqlite3.Connection, into: str, width: int, values: list[Any], otherwise: str = "") -> None:
+    """Insert rows of ``width`` values each, many by each statement: to begin and to end one costs more than a row."""
+    row, at_once = f"({', '.join('?' * width)})", width * _ROWS_AT_ONCE
+    for begin in range(0, len(values), at_once):
+        some = values[begin : begin + at_once]
+        database.execute(f"{into} VALUES {', '.join([row] * (len(some) // width))}{otherwise}", some)
 
 
 def _conditions(wanted: Wanted) -> tuple[str, list[str]]:

@@ -27,7 +27,7 @@ def state_of(fleet: Fleet) -> object:
         fleet.known_through,
         [msgspec.to_builtins(block) for block in fleet.blocks],
         fleet.counts,
-        list(senders.records(senders.numbers)),
+        senders.records(senders.numbers),
         fleet.revisions,
     )
 
