@@ -15,8 +15,8 @@ of its pasts lacks, the other's may stand in for. From the first watermark that 
 store vouches for anything.
 
 What has been said is final as long as a block's records come in their order: each watermark is later than those of its
-store before, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of which that is not so: that
-of a hole that is filled is among them.
+store before, or says the last one again, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of
+which that is not so: that of a hole that is filled is among them.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -117,6 +117,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         _held_before().alias("held_before"),
         f.col("counted_from").alias("first_held"),
         no_count.alias("put_back_from"),
+        no_count.alias("hub_sequence"),
     )
     marks = watermarks.select(
         *LIFE,
@@ -129,6 +130,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         no_count.alias("held_before"),
         no_count.alias("first_held"),
         no_count.alias("put_back_from"),
+        "hub_sequence",
     )
     held = _held(pages, before).select(
         *LIFE,
@@ -141,6 +143,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         no_count.alias("held_before"),
         "first_held",
         no_count.alias("put_back_from"),
+        no_count.alias("hub_sequence"),
         "page",
         "held",
     )
@@ -153,7 +156,8 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
     later = _later(last_page["held"], f.col("reached"))
     beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(later))
     held_count = through_page - f.coalesce(beyond, f.lit(0))
-    in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "since")
+    # Of those that say the same, the first that came counts: an agent says its last one again.
+    in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "hub_sequence")
     of_store = Window.partitionBy(*BLOCK, "store").orderBy("through")
     up_to_now = of_store.rangeBetween(Window.unboundedPreceding, Window.currentRow)
     counted = (
@@ -296,7 +300,7 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     )
     last = _mark("last_observed_through", "last_advisory_ordinal")
     final = f.col("advisory_ordinal")
-    late = (f.col("mark") <= last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
+    late = (f.col("mark") < last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
     late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (final > 0)
     # Before its count fell it counted more than its last one does, which is all that was kept of it.

@@ -107,6 +107,13 @@ class Runs:
         after = renewal.continuations().localCheckpoint()
         return Found(after, renewal.coverage(after, contests.found_in(after)).localCheckpoint())
 
+    def late(self, run: int, found: Found) -> set[str]:
+        """Name the blocks of which a run has to begin anew, after what a run before it has ``found``."""
+        new = Records(*(rows.where(f.col("hub_sequence") == run + 1) for rows in self._records))
+        ahead = new.watermarks.limit(0)
+        blocks = watermark_coverage.out_of_order(new.watermarks, ahead, new.advisories, found.continuations)
+        return {row["block"] for row in blocks.collect()}
+
     def _through(self, run: int) -> Records:
         return Records(*(rows.where(f.col("hub_sequence") <= run + 1) for rows in self._records))
 
@@ -171,12 +178,17 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("later-comes", [[mark(1, 3), said(5), mark(2, 5)], [said(3), mark(3, 5)], [said(4), mark(4, 5)]]),
         Story("whole", [before, [said(3), *after], [mark(9, 4), mark(10, 4)]]),
         Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
+        # An agent says again what it said last, as one that was restarted does, and this one forgot its blind span.
+        Story("repeated", [[said(1), mark(1, 1)], [said(2), mark(5, 2, since=3)], [mark(5, 2), mark(9, 2, since=3)]]),
     ]
     runs = Runs(spark, stories, (2, 8, 10))
     found = runs.in_full(0)
+    late = []
     for run in (1, 2):
+        late.append(runs.late(run, found))
         found = runs.going_on(run, found)
         assert found.rows() == runs.in_full(run).rows()
+    assert ("filled" in late[1], "repeated" in late[1]) == (True, False)
     put_back_cause = "put_back"
     spans = {
         block: [(begin, end, cause) for begin, end, cause in spans if end > 0] for block, spans in found.spans().items()
@@ -207,6 +219,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "later-comes": [(0, 4, "observed"), (4, 10, "unobserved")],
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
+        "repeated": [(0, 1, "observed"), (1, 3, "unobserved"), (3, 9, "observed"), (9, 10, "unobserved")],
     }
     lacking = found.continuations.where("missing_count > 0").select("block", "incarnation", "missing_count").collect()
     assert sorted(map(tuple, lacking)) == [
