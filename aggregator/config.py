@@ -157,6 +157,11 @@ class AggregatorSettings(Settings, frozen=True):
     def live_path(self) -> Path:
         return Path(self.live.path or Path(self.lakehouse.path) / "live.db")
 
+    @property
+    def incidents_path(self) -> Path:
+        """Say where it keeps incidents, and who was told of them."""
+        return self.live_path.with_name("incidents.db")
+
 
 def load(config_path: Path) -> AggregatorSettings:
     """Read the settings; raise click.ClickException, one clear line."""

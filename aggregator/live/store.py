@@ -7,7 +7,7 @@ file of another archive, or of another version of the fold, is set aside, and th
 import re
 import sqlite3
 import threading
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
@@ -62,6 +62,25 @@ _ROWS_AT_ONCE = 100
 HISTORY = 7 * DAY
 """For so long the fleet's counts are kept."""
 _PRUNED_AT_ONCE = 20_000
+
+
+def set_aside_damaged(paths: Iterable[Path]) -> list[Path]:
+    """Give a file that is no whole database, and that nobody has open, another name; give the new names."""
+    moved = []
+    for path in paths:
+        try:
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+                if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+                    continue
+        except sqlite3.OperationalError:
+            # It is not there, or cannot be read now.
+            continue
+        except sqlite3.DatabaseError:
+            pass
+        moved.append(path.replace(path.with_name(f"{path.name}.damaged")))
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return moved
 
 
 class Wanted(NamedTuple):

@@ -46,7 +46,7 @@ class IncidentWatch:
             least_senders=asked.least_senders,
         )
         settings.live_path.parent.mkdir(parents=True, exist_ok=True)
-        self.book = IncidentBook(settings.live_path.with_name("incidents.db"), rules)
+        self.book = IncidentBook(settings.incidents_path, rules)
         self._service: Service | None = None
         page = settings.live.page or f"http://{settings.live.listen}"
         self._alerts = Alerts(self.book, settings.live.alerts, self._is_well, self._now, page)

@@ -6,6 +6,7 @@ import logging
 import resource
 import signal
 import socket
+import sqlite3
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def serve(config_path: Path) -> None:
     """Show what is up right now: a page, an API and metrics over HTTP."""
     from aggregator.live.connections import PatientLoop
     from aggregator.live.guard import TokensUnreadable
+    from aggregator.live.store import set_aside_damaged
 
     settings, loop = load(config_path), PatientLoop()
     loop.patience = settings.live.drop_listener_after / SECOND
@@ -43,6 +45,15 @@ def serve(config_path: Path) -> None:
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(_serve(settings))
+    except (sqlite3.DatabaseError, ExceptionGroup) as error:
+        # A task that failed comes as one of a group.
+        if not BaseExceptionGroup("", [error]).subgroup(sqlite3.DatabaseError):
+            raise
+        damaged = set_aside_damaged((settings.live_path, settings.incidents_path))
+        if not damaged:
+            raise
+        names = " and ".join(map(str, damaged))
+        raise click.ClickException(f"damaged, and set aside as {names}: made anew at the next start") from error
     except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

@@ -1,14 +1,18 @@
 """Incidents of a running service: told once, also across restarts and where the live state is made anew."""
 
 import json
+import shutil
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from shared.instants import HOUR, MINUTE
+from tests.support.command_process import running
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import LiveService, serving
 
@@ -96,3 +100,46 @@ def test_an_incident_is_told_once_across_restarts_and_a_new_state_and_its_end_to
     assert (incident["node_count"], incident["expected_count"], incident["cause"]) == (12, 20, "stale")
     assert incident["nodes"][:2] == ["web0", "web1"]
     assert (ended["incident_id"], ended["outcome"]) == (incident["incident_id"], "recovered")
+
+
+def test_damaged_files_are_set_aside_in_one_line_and_a_backup_tells_nobody_twice(tmp_path: Path) -> None:
+    receiver, at, dub1 = Receiver(), now() - 2 * HOUR, Block("eu-west", "dub1")
+    settings = SETTINGS.format(port=receiver.port)
+    lake = tmp_path / "lake"
+    files = lake / "live.db", lake / "incidents.db"
+    with Hub(tmp_path / "hub") as hub:
+        new = [dub1.new(f"web{number}", at) for number in range(20)]
+        stale = [dub1.stale(f"web{number}", now() - 13 * MINUTE) for number in range(12)]
+        hub.publish([*new, *stale, dub1.watermark(at, now())])
+
+        def is_acknowledged() -> bool:
+            with closing(sqlite3.connect(files[1])) as database:
+                return bool(database.execute("SELECT 1 FROM notices").fetchone())
+
+        with serving(tmp_path, hub.connection, settings) as service:
+            wait(lambda: receiver.told and is_acknowledged(), service)
+            with closing(sqlite3.connect(files[1])) as source, closing(sqlite3.connect(tmp_path / "copy")) as copy:
+                source.backup(copy)
+            service.stop()
+        for file in files:
+            with file.open("r+b") as damaged:
+                damaged.write(b"damage" * 1_000)
+            with running(tmp_path, "serve", "--config", str(tmp_path / "aggregator.toml")) as process:
+                said = process.wait_for(f"{file}.damaged")
+            assert said.splitlines()[-1] == (
+                f"muster-aggregator: damaged, and set aside as {file}.damaged: made anew at the next start"
+            )
+            assert "Traceback" not in said
+        shutil.copy(tmp_path / "copy", files[1])
+        with serving(tmp_path, hub.connection, settings) as service:
+            service.wait_through(hub.publish([dub1.recovered(f"web{number}", now()) for number in range(12)]))
+
+            def over() -> bool:
+                hub.publish([dub1.watermark(at, now())])
+                return len(receiver.told) > 1
+
+            wait(over, service)
+    receiver.close()
+    (began, ended) = receiver.told
+    assert [began["event"], ended["event"]] == ["began", "ended"]
+    assert began["incident_id"] == ended["incident_id"]
