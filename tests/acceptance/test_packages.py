@@ -1,11 +1,13 @@
 """The packages, as whoever installs them meets them: on a machine that has nothing of Muster but the package."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -13,9 +15,11 @@ from aggregator.config import LiveSettings
 from aggregator.topology.settings import RenderSettings
 from edge_agent.config.agent import MonitorSettings
 from tests.support.distributions import DISTRIBUTIONS, EL7, needs_dnf, resolves
+from tests.support.faults import witness
 from tests.support.machine import needs_machines
 from tests.support.package_host import (
     ALL_ARE_NEW,
+    BIN,
     NEXT,
     PYTHONS,
     ROOT,
@@ -222,31 +226,76 @@ def test_it_needs_no_more_of_a_host_than_a_hardened_one_gives(rpm: Path, tmp_pat
         assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW, "as after any reboot"
 
 
+# Some of the witness's senders fall silent for so long that they are said to be stale, and some are forgotten.
+WATCHED = SETTINGS.replace(
+    re.search("^policy = .*$", SETTINGS, re.MULTILINE)[0],  # type: ignore[index]
+    'policy = { sample_interval = "2s", stale_after = "5s", retire_after = "13s", blind_after = "2s",'
+    ' force_path = "urgent" }',
+)
+
+
+class Witness:
+    """The fault schedule's senders and judge beside the agent of a host, from entry to ``verdict``."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        root = host.machine.root
+        paths = (root / "etc/muster-agent/agent.toml", root / "var/lib/muster-agent/agent.db")
+        command = host.machine.beside(
+            BIN / "python", "-m", witness.__name__, *paths, "4222", str(random.getrandbits(32))
+        )
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def verdict(self) -> tuple[bool, str]:
+        """Let the senders fall silent, stop the agent once all is said; tell whether all is well, and in words."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        said = ""
+        while "all is said" not in said and (line := self._process.stdout.readline()):
+            said += line
+        self._host.machine.run("systemctl stop muster-agent")
+        rest, _ = self._process.communicate("\n")
+        return self._process.returncode == 0, said + rest
+
+
 @needs_machines
 @needs_python
 def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(
     host: Host, rpm: Path, tree: str, tmp_path: Path
 ) -> None:
-    place = started(host, rpm)
-    before = place.run("systemctl show --property MainPID --value muster-agent")
     newer = built("build-rpm.sh agent", tmp_path / "newer", VERSION=NEXT, TREE=tree)
-    host.install(newer)
-    place.wait_for("muster-agent status --check")
-    assert place.run("systemctl show --property MainPID --value muster-agent") != before
-    assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
-    assert "root muster-agent 640" in place.run("stat --format '%U %G %a' /etc/muster-agent/agent.toml")
-    assert (place.root / "etc/muster-agent/agent.toml").read_text() == SETTINGS
-    place.run("ls /etc/muster-agent/*.rpmsave", code=2)
-    advisories = host.advisories()
-    assert [value for value, kind, _ in advisories if kind == "new"] == ALL_ARE_NEW
-    assert sorted(ordinal for *_, ordinal in advisories) == list(range(1, 21)), "nothing lost, nothing twice"
+    place = started(host, rpm, WATCHED)
+    with Witness(host) as watching:
+        place.wait_for("muster-agent senders --json | grep -q node-")
+        before = place.run("systemctl show --property MainPID --value muster-agent")
+        host.install(newer)
+        place.wait_for("muster-agent status --check")
+        assert place.run("systemctl show --property MainPID --value muster-agent") != before
+        assert place.run("rpm --query muster-agent").startswith(f"muster-agent-{NEXT}-")
+        assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
+        assert "root muster-agent 640" in place.run("stat --format '%U %G %a' /etc/muster-agent/agent.toml")
+        assert (place.root / "etc/muster-agent/agent.toml").read_text() == WATCHED
+        place.run("ls /etc/muster-agent/*.rpmsave", code=2)
 
-    host.install(rpm)
-    assert VERSION in place.run("muster-agent --version")
-    place.wait_for("muster-agent status --check")
-    assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
-    assert host.advisories() == advisories, "a downgrade goes on, too"
-    place.run("systemctl stop muster-agent")
+        host.install(rpm)
+        assert VERSION in place.run("muster-agent --version")
+        place.wait_for("muster-agent status --check")
+        assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
+        host.end()
+        is_clean, said = watching.verdict()
+        assert is_clean, said
+    place.run("journalctl --unit muster-agent | grep Traceback", code=1)
     place.run("python3 -c 'import sqlite3; sqlite3.connect(\"/var/lib/muster-agent/agent.db\")"
               ".execute(\"PRAGMA user_version=999\")'")  # fmt: skip
     said = place.run("runuser -u muster-agent -- muster-agent run", code=1)

@@ -177,10 +177,10 @@ def running_host(directory: Path, python: Path, shown: Mapping[Path, str] = Mapp
             host.end()
 
 
-def started(host: Host, package: Path) -> Machine:
+def started(host: Host, package: Path, settings: str = SETTINGS) -> Machine:
     """Install the agent, write its settings, start it, and wait until the region knows all nodes."""
     host.install(package)
-    (host.machine.root / "etc/muster-agent/agent.toml").write_text(SETTINGS)
+    (host.machine.root / "etc/muster-agent/agent.toml").write_text(settings)
     host.machine.run("systemctl enable --now muster-agent")
     host.machine.wait_for("muster-agent status --check")
     assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW

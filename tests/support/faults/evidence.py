@@ -107,8 +107,8 @@ class _StoreContents(msgspec.Struct):
     set_apart: dict[str, bytes]
 
 
-async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
-    """Read everything; the agent has ended, the servers run."""
+async def gather(stage: FaultStage, acknowledged: set[str], held_in: str = FLEET) -> Evidence:
+    """Read everything; the agent has ended, the servers run. ``held_in``: the stream that must have what it said."""
     settings = config.load(stage.config_path)
     block, *others = settings.stream
     rule = block.sender_rule()
@@ -155,7 +155,7 @@ async def gather(stage: FaultStage, acknowledged: set[str]) -> Evidence:
         takeovers=await count_takeovers(stage) if stage.is_pair else 0,
         fleet=[
             FleetRecord(message.subject, message.data, message.headers or {})
-            async for message in stored(stage.region, FLEET)
+            async for message in stored(stage.region, held_in)
             if message.subject.startswith(f"fleet.{block_id.region}.{block_id.site}.")
         ],
         set_apart=store.set_apart,

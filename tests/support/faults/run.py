@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge_agent.config import agent as config
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable, store_reader
 from tests.support.faults.agreement import agreement, live_service
@@ -162,10 +163,9 @@ def leader_of(stage: FaultStage) -> SupervisedAgent | None:
 async def drain(stage: FaultStage, fleet: FaultFleet) -> None:
     """Wait until the senders are all forgotten: from then on there is nothing more to decide."""
     await until(fleet.settle, "what was published is stored", DRAIN_DEADLINE)
-    ends = {
-        "nodes": await last_sequence(stage.site, STREAM, ">"),
-        **({} if stage.is_pair else {"copies": await last_sequence(stage.site, STREAM, COPIED)}),
-    }
+    read = {"nodes": ">", "copies": COPIED}
+    blocks = [block.name for block in config.load(stage.config_path).stream]
+    ends = {name: await last_sequence(stage.site, STREAM, read[name]) for name in blocks}
     before, moved_at = None, time.monotonic()
     while not has_said_everything(stage, ends):
         now = progress(stage)
