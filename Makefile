@@ -4,6 +4,7 @@ PYTEST_ARGS ?=
 # Tests wait for real time more than they compute: four of them keep two cores busy (tests/support/distribution.py).
 WORKERS ?= 4
 LOCK_ARGS ?=
+PACKAGES ?= 1
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
@@ -63,8 +64,8 @@ deb: environment ## Build the agent's package for Debian 12 and 13 and Ubuntu 24
 deb-test: environment ## Build it, and install, upgrade, remove and purge it on a throw-away machine (as root)
 	@$(BIN)/python -m pytest tests/acceptance/test_debian_package.py
 
-release-check: environment ## Build wheel and packages from a clean clone, install them, and run them (KEEP=DIR keeps them)
-	@PACKAGES=1 packaging/release-check.sh
+release-check: environment ## Build wheel and packages from a clean clone, install and run them (KEEP=DIR keeps them, PACKAGES=: the wheel)
+	@PACKAGES=$(PACKAGES) packaging/release-check.sh
 
 clean: ## Remove what tests, checks, builds and the demo leave; .venv and the jars stay
 	@rm -rf build dist demo-run spark-warehouse metastore_db derby.log *.egg-info .mypy_cache .ruff_cache .pytest_cache \

@@ -1,14 +1,13 @@
 """The command ``muster-aggregator``: composes the commands of the topology, the lakehouse and the demo."""
 
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
-from shared.command_group import HELP_OPTIONS, completion_command, examples
+from shared.command_group import HELP_OPTIONS, completion_command, examples, version_option
 from shared.terminal import colours, echo
 
 _TOPOLOGY = "aggregator.topology.commands.streams"
@@ -74,7 +73,7 @@ COMMANDS = {
     context_settings=HELP_OPTIONS,
     epilog=examples("muster-aggregator plan", "muster-aggregator report", "muster-aggregator check"),
 )
-@click.version_option(version("muster"), prog_name="muster-aggregator")
+@version_option("muster-aggregator")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:

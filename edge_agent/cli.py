@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -12,7 +11,14 @@ import click
 from edge_agent.config import agent
 from edge_agent.config.options import config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to
-from shared.command_group import HELP_OPTIONS, CommandGroup, completion_command, examples, json_option
+from shared.command_group import (
+    HELP_OPTIONS,
+    CommandGroup,
+    completion_command,
+    examples,
+    json_option,
+    version_option,
+)
 from shared.settings import SettingsError
 from shared.terminal import colours, echo, json_text, width
 
@@ -42,7 +48,7 @@ class _Commands(CommandGroup):
     context_settings=HELP_OPTIONS,
     epilog=examples("muster-agent check-config --config agent.toml", "muster-agent status", "muster-agent doctor"),
 )
-@click.version_option(version("muster"), prog_name="muster-agent")
+@version_option("muster-agent")
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug messages.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:

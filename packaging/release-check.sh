@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds the wheel of what is committed from a clean clone, installs it into a clean environment as documented, and runs
-# it. Changes nothing in this clone. Takes a minute; KEEP=DIRECTORY (in this clone) keeps what was built. PACKAGES=1 builds
-# the agent's packages from that clone too and, as root with systemd-nspawn, installs, upgrades and erases them.
+# it. Changes nothing in this clone. Takes a minute; KEEP=DIRECTORY (in this clone) keeps what was built, with release notes
+# and sums to sign. PACKAGES=1 does the first site's page with the wheel too, builds all packages from that clone and, as
+# root with systemd-nspawn, installs, upgrades and erases them.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,8 +20,10 @@ git clone --quiet . "$place/clone"
 cd "$place/clone"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 grep -q "^## \[$version\]" CHANGELOG.md || refuse "CHANGELOG.md has no section [$version]"
+commit=$(git rev-parse --short=12 HEAD)
 for tag in $(git tag --points-at HEAD); do
     [[ $tag == "v$version" ]] || refuse "the commit is tagged $tag, but its version is $version"
+    grep -qE "^## \[$version\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$" CHANGELOG.md || refuse "CHANGELOG.md: [$version] has no date"
 done
 
 say "building muster $version"
@@ -44,7 +47,7 @@ pip "$place/installed" check
 say "running it"
 cd "$place"
 agent=installed/bin/muster-agent
-is_in "$version" "$("$agent" --version)" || refuse "$("$agent" --version), but the version is $version"
+is_in "$version (commit $commit)" "$("$agent" --version)" || refuse "$("$agent" --version): it is $version of $commit"
 "$agent" check-config --config clone/docs/by-hand/agent.toml >checked.toml
 is_in 'site = "dub1"' "$(<checked.toml)" || refuse "check-config does not print what is in effect"
 "$agent" doctor --help >/dev/null
@@ -57,19 +60,37 @@ if grep -q Traceback said; then
 fi
 
 if [[ -n ${PACKAGES:-} ]]; then
-    say "building the agent's packages, and trying them on throw-away machines"
+    say "doing what the page on the first site says, with the wheel"
+    # Libraries are those of this clone's environment; ours come from the wheel, since its sources are not there.
+    "$source/.venv/bin/python" -m venv "$place/tested"
+    pip "$place/tested" install --no-deps --no-index "$place/clone/$wheel"
+    sites=("$place"/tested/lib/python3*/site-packages)
+    "$source/.venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"${sites[0]}/libraries.pth"
+    ln -s "$source/.venv/bin/nats-server" tested/bin
+    mkdir page
+    cp -r clone/{tests,docs,packaging,pyproject.toml} page
+    (cd page && ../tested/bin/python -m pytest -q -p no:cacheprovider tests/acceptance/test_first_site.py) ||
+        refuse "the wheel does not do what the page on the first site says"
+
+    say "building the packages, and trying them on throw-away machines"
     cd "$place/clone"
     # Its tools; what is packaged is the clone's.
     ln -s "$source/.venv" .venv
-    packaging/build-rpm.sh agent dist
-    packaging/build-deb.sh dist
-    .venv/bin/python -m pytest -q -p no:cacheprovider tests/acceptance/test_packages.py tests/acceptance/test_debian_package.py ||
-        refuse "the packages do not do what they shall"
+    MUSTER_PACKAGES=1 MUSTER_DIST=$PWD/dist .venv/bin/python -m pytest -q -p no:cacheprovider \
+        tests/acceptance/test_{packages,debian_package,aggregator_package}.py || refuse "the packages do not do what they shall"
+    for built in "muster-agent-$version-1.x86_64.rpm" "muster-agent_${version}_amd64.deb" \
+        "muster-aggregator-$version-1.x86_64.rpm" "muster-aggregator-spark-$version-1.noarch.rpm"; do
+        [[ -f dist/$built ]] || refuse "no $built: what this host lacks to build and try it, the tests above have said"
+    done
     cd "$place"
 fi
 
+cd "$place/clone"
+awk -v section="## [$version]" '/^## / { take = index($0, section) == 1; next } take' CHANGELOG.md >dist/release-notes.md
+(cd dist && sha256sum -- * >"$place/sums" && mv "$place/sums" SHA256SUMS)
 if [[ -n $keep ]]; then
     mkdir -p "$keep"
-    cp "$place"/clone/dist/* "$keep"
+    cp dist/* "$keep"
 fi
-say "muster $version is good: $(basename "$wheel"), sha256 $(sha256sum "clone/$wheel" | cut -d' ' -f1)"
+say "muster $version ($commit) is good:"
+cat dist/SHA256SUMS

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from shared.instants import parse_duration, parse_instant
 from shared.terminal import echo
 
 ANY_LENGTH = 1_000
+BUILT_FROM = Path(__file__).with_name("built_from")
+"""What packaging/wheel_hook.py writes: the commit."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -49,6 +52,12 @@ def examples(*lines: str, after: str = "") -> str:
     """
     # click fills the lines of a paragraph, unless \b stands alone before them.
     return "\b\nExamples:\n  " + "\n  ".join(lines) + (f"\n\n{after}" if after else "")
+
+
+def version_option(program: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add ``--version``: the release, and the commit that it was built from, where that is known."""
+    commit = f" (commit {BUILT_FROM.read_text(encoding='ascii').strip()})" if BUILT_FROM.exists() else ""
+    return click.version_option(version("muster"), prog_name=program, message=f"%(prog)s, version %(version)s{commit}")
 
 
 class Parsed(click.ParamType[Any]):

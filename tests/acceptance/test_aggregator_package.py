@@ -15,7 +15,7 @@ import pytest
 from aggregator.lakehouse.spark.caches import default_cache
 from tests.support.distributions import DISTRIBUTIONS, EL7, needs_dnf, resolves
 from tests.support.machine import machine, needs_machines
-from tests.support.package_host import BIN, PYTHONS, ROOT, built, put_python, said_by, shown_python
+from tests.support.package_host import BIN, PYTHONS, ROOT, built, dist, put_python, said_by, shown_python
 
 PYTHON = next((path for path in PYTHONS if path.name == "python3.12"), None)
 PAGE = ROOT / "docs" / "howto" / "hub" / "install.md"
@@ -50,7 +50,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def rpms(tmp_path_factory: pytest.TempPathFactory, tree: Path) -> list[Path]:
     """Give the RPM of the aggregator, and that of its Spark."""
-    aggregator = built("build-rpm.sh aggregator", tmp_path_factory.mktemp("rpm"), TREE=str(tree))
+    aggregator = built("build-rpm.sh aggregator", dist(tmp_path_factory), TREE=str(tree))
     return [aggregator, *aggregator.parent.glob("*-spark-*")]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine import needs_machines
-from tests.support.package_host import ALL_ARE_NEW, NEXT, SETTINGS, built, running_host, said_by, started
+from tests.support.package_host import ALL_ARE_NEW, NEXT, SETTINGS, built, dist, running_host, said_by, started
 
 PYTHON = next((path for path in (Path("/usr/bin/python3.11"), Path("/usr/bin/python3.13")) if path.exists()), None)
 
@@ -24,7 +24,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def deb(tmp_path_factory: pytest.TempPathFactory, tree: str) -> Path:
     """Give the package of the agent."""
-    return built("build-deb.sh", tmp_path_factory.mktemp("deb"), TREE=tree)
+    return built("build-deb.sh", dist(tmp_path_factory), TREE=tree)
 
 
 def test_it_is_small_and_asks_for_what_its_distributions_have(deb: Path, tree: str, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tests.support.package_host import (
     VERSION,
     Host,
     built,
+    dist,
     needs_python,
     running_host,
     said_by,
@@ -60,7 +61,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def rpm(tmp_path_factory: pytest.TempPathFactory, tree: str) -> Path:
     """Give the RPM of the agent."""
-    return built("build-rpm.sh agent", tmp_path_factory.mktemp("rpm"), TREE=tree)
+    return built("build-rpm.sh agent", dist(tmp_path_factory), TREE=tree)
 
 
 @pytest.fixture
@@ -289,7 +290,7 @@ def test_an_upgrade_keeps_settings_rights_enabled_state_and_position(
         place.run("ls /etc/muster-agent/*.rpmsave", code=2)
 
         host.install(rpm)
-        assert VERSION in place.run("muster-agent --version")
+        assert f"{VERSION} (commit " in place.run("muster-agent --version")
         place.wait_for("muster-agent status --check")
         assert place.run("systemctl is-enabled muster-agent").strip() == "enabled"
         host.end()

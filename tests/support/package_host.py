@@ -41,6 +41,12 @@ NATS_SETTINGS = (
 )
 
 
+def dist(factory: pytest.TempPathFactory) -> Path:
+    """Name where a module's packages are built: MUSTER_DIST, where what is tested is to be kept."""
+    kept = os.environ.get("MUSTER_DIST")
+    return Path(kept) if kept else factory.mktemp("dist")
+
+
 def built(command: str, directory: Path, **environment: str) -> Path:
     """Build packages into ``directory`` by one of packaging's commands; give the (last) file."""
     script, *arguments = command.split()
