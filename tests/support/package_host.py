@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +16,8 @@ from tests.support.machine import Machine, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv" / "bin"
-VERSION, NEXT = "0.1.0", "0.1.1"
+VERSION = version("muster")
+NEXT = f"{VERSION}.1"
 
 SETTINGS = """
 site = "dub1"
