@@ -48,7 +48,9 @@ class Cost(NamedTuple):
     processor_seconds: float
 
 
-def _measured(work: Callable[[], object], used: Callable[[], float]) -> Cost:
+def measured(work: Callable[[], object], used: Callable[[], float] | None = None) -> Cost:
+    """Give what ``work`` costs; ``used`` tells of processor time, of this process and its Java where it is left out."""
+    used = used or _seconds_with_java
     began, used_before = time.perf_counter(), used()
     work()
     return Cost(time.perf_counter() - began, used() - used_before)
@@ -61,7 +63,7 @@ def _own_seconds() -> float:
 
 def _seconds_with_java() -> float:
     gateway: Any = SparkContext._gateway
-    return _own_seconds() + processor_seconds(gateway.proc.pid)
+    return _own_seconds() + (processor_seconds(gateway.proc.pid) if gateway else 0)
 
 
 class Warehouse:
@@ -77,13 +79,12 @@ class Warehouse:
 
     def take(self, through: int) -> Cost:
         """Write what happened until ``through`` (microseconds) into the bronze tables."""
-        return _measured(lambda: self._take(through), _seconds_with_java)
+        return measured(lambda: self._take(through))
 
     def derive(self, *, full: bool = False) -> Cost:
         """Bring the derived tables to where the bronze tables are."""
-        return _measured(
-            lambda: rollup.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say),
-            _seconds_with_java,
+        return measured(
+            lambda: rollup.bring_up_to_date(self.spark, self._settings, self._position, full=full, progress=say)
         )
 
     def _take(self, through: int) -> None:
@@ -121,4 +122,4 @@ def derive_in_duckdb(history: tuple[Path, Path], through: int, directory: Path) 
         connection.execute(f"SET threads = {THREADS}")
         connection.execute(f"SET temp_directory = '{directory}/spill'")
         connection.execute("SET TimeZone = 'UTC'")
-        return _measured(lambda: connection.execute(text), _own_seconds)
+        return measured(lambda: connection.execute(text), _own_seconds)
