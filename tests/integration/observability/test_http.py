@@ -78,7 +78,7 @@ async def test_a_scraper_that_goes_away_while_its_answer_is_made_is_no_error(
 
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    monkeypatch.setattr(http, "reading", slow)
+    monkeypatch.setattr(http, "store_reader", slow)
     async with monitored(tmp_path / "agent.db") as (_, host, port):
         before = sockets()
         with socket.create_connection((host, port)) as scraper:
