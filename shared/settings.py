@@ -75,7 +75,7 @@ class _Key(NamedTuple):
 
     @property
     def place(self) -> str:
-        return _dotted(self.table, self.name)
+        return _key_path(self.table, self.name)
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -99,7 +99,7 @@ def parse_settings(text: str, model: type[T], path: Path) -> T:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {_decapitalized(str(error))}") from None
+        raise SettingsError(f"{path}: not valid TOML: {_decapitalize(str(error))}") from None
     except ValueError:
         # Python reads no decimal number of thousands of digits.
         raise SettingsError(f"{path}: not valid TOML: {_TOO_LONG}") from None
@@ -123,7 +123,7 @@ def _place_beyond(tables: object) -> str:
     while waiting:
         place, found = waiting.pop()
         if isinstance(found, dict):
-            waiting += [(_dotted(place, key), each) for key, each in reversed(found.items())]
+            waiting += [(_key_path(place, key), each) for key, each in reversed(found.items())]
         elif isinstance(found, list):
             waiting += [(f"{place}[{index}]", each) for index, each in reversed([*enumerate(found)])]
         elif isinstance(found, int) and not -(1 << 63) <= found < 1 << 63:
@@ -167,10 +167,10 @@ def _explain(message: str, model: type[msgspec.Struct]) -> str:
     known = list(_keys(inspect.type_info(model)))
     unknown = _UNKNOWN_KEY.fullmatch(what)
     if unknown:
-        return f"{_dotted(key, unknown[1])}: there is no such key{_suggestion(key, unknown[1], known)}"
+        return f"{_key_path(key, unknown[1])}: there is no such key{_suggestion(key, unknown[1], known)}"
     missing = _MISSING_KEY.fullmatch(what)
     if missing:
-        key, what = _dotted(key, missing[1]), "is required, but missing"
+        key, what = _key_path(key, missing[1]), "is required, but missing"
     else:
         what = _in_toml_words(what)
     place = _INDEX.sub("[]", key)
@@ -210,7 +210,7 @@ def _keys(node: inspect.Type, table: str = "") -> Iterator[_Key]:
     elif isinstance(node, inspect.StructType):
         for field in node.fields:
             yield _Key(table, field.encode_name, _meaning(field.type))
-            yield from _keys(field.type, _dotted(table, field.encode_name))
+            yield from _keys(field.type, _key_path(table, field.encode_name))
 
 
 def _meaning(node: inspect.Type) -> str:
@@ -222,12 +222,12 @@ def _meaning(node: inspect.Type) -> str:
 def _in_toml_words(what: str) -> str:
     """Say ``Expected `int`, got `str``` in the words of someone who writes TOML."""
     words = re.sub(r"`([a-z]+)`", lambda match: _TOML_TYPES.get(match[1], match[0]), what)
-    return _decapitalized(words.replace(", got ", ", found "))
+    return _decapitalize(words.replace(", got ", ", found "))
 
 
-def _dotted(table: str, name: str) -> str:
+def _key_path(table: str, name: str) -> str:
     return f"{table}.{name}" if table else name
 
 
-def _decapitalized(text: str) -> str:
+def _decapitalize(text: str) -> str:
     return text[:1].lower() + text[1:]

@@ -39,12 +39,12 @@ def echo(
     stream = sys.stderr if err else sys.stdout
     if (err or prose) and stream.isatty():
         columns = shutil.get_terminal_size().columns
-        shown = "\n".join(_broken(line, columns) for line in shown.split("\n"))
+        shown = "\n".join(_break_line(line, columns) for line in shown.split("\n"))
     head = click.style(lead, fg=colour) if lead else ""
     click.echo(head + shown, err=err)  # noqa: TID251 - here alone
 
 
-def _broken(line: str, columns: int) -> str:
+def _break_line(line: str, columns: int) -> str:
     if len(line) <= columns:
         return line
     indent = line[: len(line) - len(line.lstrip())]
@@ -65,10 +65,10 @@ def escaped_json(text: str) -> str:
     """Escape within JSON what a terminal would obey; JSON itself leaves C1 and marks of direction as they are."""
     if text.isascii() or text.isprintable():
         return text
-    return _OBEYED.sub(lambda each: _escaped(each[0]), text)
+    return _OBEYED.sub(lambda each: _escape(each[0]), text)
 
 
-def _escaped(letter: str) -> str:
+def _escape(letter: str) -> str:
     if visible(letter) == letter:
         return letter
     units = letter.encode("utf-16-be", "surrogatepass")

@@ -131,7 +131,7 @@ def _end_of_container(body: str, at: int) -> int:
     return len(body)
 
 
-def _kept(escape: "re.Match[str]") -> str:
+def _keep(escape: "re.Match[str]") -> str:
     """Write an escape so that it stands for itself where it stands for nothing else."""
     return escape[0] if any(escape.groups()) else "\\" + escape[0]
 
@@ -188,7 +188,7 @@ class _Reader:
     def _quickly(self, body: str) -> dict[str, Any] | None:
         """Let the standard library, which is twenty times as fast, read an object whose structure is whole."""
         if _AMBIGUOUS_ESCAPE.search(body):
-            mended, count = _ESCAPE.subn(_kept, body, MENDED_LIMIT)
+            mended, count = _ESCAPE.subn(_keep, body, MENDED_LIMIT)
             if count == MENDED_LIMIT:
                 return None
             if mended != body:

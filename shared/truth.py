@@ -124,7 +124,7 @@ def read_truth(lines: Iterable[bytes | str]) -> Truth:
     header: TruthHeader | None = None
     intervals: dict[tuple[str, str, int], UpInterval] = {}
     through = 0
-    for line in _decoded(lines):
+    for line in _decode_lines(lines):
         if isinstance(line, TruthHeader):
             header = line
             through = max(through, line.started_at_us, line.ended_at_us or 0)
@@ -139,7 +139,7 @@ def read_truth(lines: Iterable[bytes | str]) -> Truth:
     return Truth(header, through, intervals.values())
 
 
-def _decoded(lines: Iterable[bytes | str]) -> Iterator[TruthLine]:
+def _decode_lines(lines: Iterable[bytes | str]) -> Iterator[TruthLine]:
     torn: TruthError | None = None
     for number, text in enumerate(lines, start=1):
         if torn is not None:

@@ -41,11 +41,11 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
     for place, each in below:
         yield ""
         yield f"[{place}]"
-        inner = {**derived, **(_derived(settings, each) if isinstance(each, StreamSettings) else {})}
+        inner = {**derived, **(_derived_values(settings, each) if isinstance(each, StreamSettings) else {})}
         yield from _table(place.strip("[]"), each, inner, settings)
 
 
-def _derived(settings: AgentSettings, block: StreamSettings) -> dict[str, object]:
+def _derived_values(settings: AgentSettings, block: StreamSettings) -> dict[str, object]:
     policy = block.policy.policy()
     return {
         "stream.source.consumer": settings.consumer_of(block),

@@ -144,7 +144,7 @@ class Intake:
         top = self._sender_top
         sender_id = getattr(body, top, None) if top else self._sender_of(message, body, deviations)
         if not isinstance(sender_id, str):
-            sender_id = _written(sender_id)
+            sender_id = _number_text(sender_id)
             if sender_id is None:
                 return Rejected(message, RejectReason.SENDER_NOT_TEXT)
         if self._normalizes:
@@ -227,7 +227,7 @@ def is_usable(sender_id: str) -> bool:
     return True
 
 
-def _written(value: Any) -> str | None:
+def _number_text(value: Any) -> str | None:
     """Write a number as the peer does, which knows senders by text: never with an exponent. None: it is no number.
 
     >>> _written(1e3), _written(1.50), _written(None), _written(True)

@@ -78,7 +78,7 @@ class Namesake(msgspec.Struct, frozen=True):
         return None if theirs is None or ours is None else (theirs, self.boot_id) < (ours, own_boot_id)
 
 
-class _Seen(msgspec.Struct):
+class _LastSighting(msgspec.Struct):
     namesake: Namesake
     through: int
     grown: int
@@ -96,7 +96,7 @@ class Sightings:
         self._own_boot_id = own_boot_id
         self._read_through = read_through
         self._friends = friends
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _LastSighting] = {}
 
     def see(self, at: float, watermark: Watermark) -> None:
         """Take the last watermark that there is at ``at``, in seconds."""
@@ -105,7 +105,7 @@ class Sightings:
             return
         seen = self._seen.get(run)
         if seen is None:
-            self._seen = {**self._seen, run: _Seen(_namesake(watermark), through, 0, at)}
+            self._seen = {**self._seen, run: _LastSighting(_namesake(watermark), through, 0, at)}
         elif through > seen.through:
             seen.through, seen.grown, seen.at = through, seen.grown + 1, at
 

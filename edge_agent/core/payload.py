@@ -79,7 +79,7 @@ def unpack(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> An
         body = value
     elif value[:2] in _ZIPPED:
         deviations.append(None)
-        body = _unzipped(value)
+        body = _unzip(value)
     if not body:
         return value
     try:
@@ -101,7 +101,7 @@ def _opened_with_tolerance(body: str | bytes, deviations: Deviations, path: tupl
     return found
 
 
-def _unzipped(text: str) -> bytes:
+def _unzip(text: str) -> bytes:
     try:
         stream = zlib.decompressobj(_GZIP_OR_ZLIB)
         content = stream.decompress(base64.b64decode(text, validate=True), UNZIPPED_LIMIT)

@@ -44,7 +44,7 @@ class StreamTakes(msgspec.Struct, frozen=True):
             return f"no longer has {', '.join(taken_back)}, and refuses messages that need it"
         return "" if self.routing == later.routing else "copies or renames messages otherwise than before"
 
-    def joined(self, later: "StreamTakes") -> "StreamTakes":
+    def union(self, later: "StreamTakes") -> "StreamTakes":
         """Give what either takes; the routing is this one's."""
         sizes = (self.max_message_size, later.max_message_size)
         subjects = tuple(dict.fromkeys(self.subjects + later.subjects))

@@ -190,7 +190,7 @@ class Draft:
         at, last = self.observed_through, self.position.sequence
         now = msgspec.structs.replace(seen, at=at, sequence=last, refuses=refuses, by_subject=facts.refuses_by_subject)
         if takes != facts.takes or took is not None:
-            now, took = self._compared(now, facts)
+            now, took = self._compare(now, facts)
         if facts.refuses_by_subject and not seen.by_subject:
             now = now.unheard_from_here(self._blind_total)
         if not now.says_as(seen):
@@ -203,14 +203,14 @@ class Draft:
     def lifts(self, facts: StreamFacts, *, refuses: bool) -> set[Restriction]:
         """Tell what restricts the stream no more: it does not as of the facts' instant, perhaps later than ours."""
         now = msgspec.structs.replace(self._seen, refuses=refuses, by_subject=facts.refuses_by_subject)
-        return self._seen.lifted_in(self._compared(now, facts)[0])
+        return self._seen.lifted_in(self._compare(now, facts)[0])
 
-    def _compared(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
+    def _compare(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
         """Compare what the stream takes with what it took: give what is seen, and what it took that is missed."""
         takes, took = self._takes, self._took
         earliest_seen_at = self._heard.first_instant()
         # What nobody was heard on is not missed.
-        used = takes if took is None else took if takes is None or now.awaits_word else took.joined(takes)
+        used = takes if took is None else took if takes is None or now.awaits_word else took.union(takes)
         # Whoever was retired unheard is missed for as long as it would have been known: people are told, no more.
         is_waited_for = now.awaits_word or earliest_seen_at < now.narrowed_at
         is_missed = is_waited_for or self.observed_through < self._unheard_until

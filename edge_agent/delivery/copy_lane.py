@@ -75,7 +75,7 @@ class FormChoice:
             chains_are_faster = not chains_are_faster
         return Form.CHAIN if chains_are_faster else Form.BATCH
 
-    def stored(self, form: Form, size: int, seconds: float) -> None:
+    def note_stored(self, form: Form, size: int, seconds: float) -> None:
         """Note that ``size`` bytes were stored, ``seconds`` after they had left or those before them were."""
         chains_were_faster = self._chains.bytes_per_second > self._batches.bytes_per_second
         self._unmeasured = self._unmeasured + 1 if (form is Form.CHAIN) == chains_were_faster else 0
@@ -86,7 +86,7 @@ class FormChoice:
         else:
             self._batches.take(size, seconds)
 
-    def broke(self) -> None:
+    def note_broken(self) -> None:
         """Note that a chain was not stored whole."""
         self._paused_for = self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
@@ -284,7 +284,7 @@ class CopyScheduler:
     def _note_speed(self, shipment: Shipment, sent_at: float) -> None:
         now = loop_time()
         if len(shipment.rows) >= WORTH_A_CHAIN:
-            self._choice.stored(shipment.form, shipment.size, now - max(sent_at, self._stored_at))
+            self._choice.note_stored(shipment.form, shipment.size, now - max(sent_at, self._stored_at))
         self._stored_at = now
 
     def _take_back_chain(self, rows: Sequence[OutboxRow]) -> None:
@@ -293,7 +293,7 @@ class CopyScheduler:
         self._returned.extend(rows)
         self._end, self._is_doubtful = None, True
         self._turns, self._has_followed = max(self._turns, 1), False
-        self._choice.broke()
+        self._choice.note_broken()
 
     def _take_back(self, rows: Sequence[OutboxRow], answer: Answer) -> None:
         self._window.take_back(row.row_id for row in rows)

@@ -127,7 +127,7 @@ class JetStreamUpstream:
 
     async def _send(self, shipment: Shipment) -> None:
         try:
-            parts = self._framed(shipment)
+            parts = self._frames(shipment)
         except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
             if shipment.form is Form.SINGLE and self._ask_limit is not None and not self._has_asked:
@@ -150,7 +150,7 @@ class JetStreamUpstream:
         except (nats.errors.Error, OSError) as error:
             raise UpstreamUnavailable(f"cannot publish: {error}") from error
 
-    def _framed(self, shipment: Shipment) -> list[bytes]:
+    def _frames(self, shipment: Shipment) -> list[bytes]:
         # Inboxes are drawn: no other client's batch has this name.
         batch_id = f"{self._inbox.rpartition('.')[2]}.{shipment.number}"
         return frames_of(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
@@ -159,7 +159,7 @@ class JetStreamUpstream:
         """Leave out as few headers as will do; nothing where the row is too large all the same."""
         for row in shorter_forms(shipment.rows[0]):
             with contextlib.suppress(MessageTooLarge):
-                return self._framed(msgspec.structs.replace(shipment, rows=(row,)))
+                return self._frames(msgspec.structs.replace(shipment, rows=(row,)))
         return []
 
     async def _send_or_not(self, shipment: Shipment) -> None:

@@ -62,7 +62,7 @@ def doctor(config_path: Path, as_json: bool) -> None:
 
     Changes nothing. Ends with 0 where all is well, 1 after a warning, 2 after a failure.
     """
-    findings = asyncio.run(_examined(config_path, None if as_json else width()))
+    findings = asyncio.run(_examine(config_path, None if as_json else width()))
     worst = max(finding.level for finding in findings)
     if as_json:
         said = [msgspec.structs.asdict(finding) | {"level": finding.level.name} for finding in findings]
@@ -72,7 +72,7 @@ def doctor(config_path: Path, as_json: bool) -> None:
     sys.exit(worst)
 
 
-async def _examined(config_path: Path, columns: int | None) -> Sequence[Finding]:
+async def _examine(config_path: Path, columns: int | None) -> Sequence[Finding]:
     """Collect the findings, and print each as it comes where there are ``columns`` to print in."""
     findings = []
     async with aclosing(examination(config_path)) as found:

@@ -17,7 +17,7 @@ NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}
 ANYBODY = "muster-doctor"
 
 
-class Heard(msgspec.Struct, frozen=True):
+class PublishAnswer(msgspec.Struct, frozen=True):
     """What becomes of a publish on a subject: which streams listen, whether the server lets us, and anybody answers.
 
     Where nobody listens the server answers; who listens and does not is a stream with ``no_ack``, or no stream.
@@ -50,11 +50,11 @@ def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[st
             return [*advisories, *others], f"{prefix or f'{subjects.ROOT}.{block_id}'}.>"
 
 
-async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[Heard]:
+async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[PublishAnswer]:
     """Publish on every subject what no stream will store: who answers listens."""
     answered = await asyncio.gather(*(visit.answers(subject, b"", NOWHERE) for subject in wanted))
     return [
-        Heard(
+        PublishAnswer(
             subject,
             frozenset(stream for answer in answers if (stream := _stream_of(answer.data))),
             visit.is_denied(subject),

@@ -84,7 +84,7 @@ def _of_retention(visit: Visit, name: str, block: StreamSettings, retention: str
 
 def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
     if visit.is_denied(subject):
-        return visit.refused(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
+        return visit.refusal(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
     kind = conditions.STREAM_NOT_READ
     if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
         return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain", kind)
@@ -143,7 +143,7 @@ async def _consumer(
             yield bad(name, text, remedy, conditions.STREAM_NOT_READ)
     except RequestFailed as error:
         if visit.is_denied(subject):
-            yield visit.refused(name, subject, _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
+            yield visit.refusal(name, subject, _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
         else:
             yield bad(name, f"consumer {consumer}: {error}", "look at the server's log, and try again")
         return
@@ -202,7 +202,7 @@ async def _own_messages(
         kind = conditions.HEARTBEAT_NOT_STORED if is_beat else conditions.PROBE_NOT_STORED
         if heard.is_denied:
             mistyped, otherwise = ("region or site", "") if key == _PROBE else (key, ", or take it out")
-            findings.append(visit.refused(name, f"{subject} ({key})", mistyped, kind, otherwise=otherwise))
+            findings.append(visit.refusal(name, f"{subject} ({key})", mistyped, kind, otherwise=otherwise))
         elif not heard.is_answered and info.takes_unanswered(subject):
             said = "publishing is permitted, and what is stored is read back (no_ack: it is not acknowledged)"
             findings.append(good(name, f"stream {stream} listens on {subject} ({key}), {said}"))
@@ -236,5 +236,5 @@ async def _permissions(visit: Visit, name: str, asked: Mapping[str, str], tail: 
     if not await visit.may_publish(acknowledgements, b"+WPI"):
         denied.append(f"$JS.ACK.{tail}.>")
     if denied:
-        return visit.refused(name, ", ".join(denied), _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
+        return visit.refusal(name, ", ".join(denied), _CONSUMER_KEYS, conditions.PERMISSION_DENIED)
     return good(name, f"{', '.join(asked.values())} and acknowledging are permitted")

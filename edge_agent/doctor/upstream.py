@@ -61,7 +61,7 @@ async def _subjects(
 
     if denied:
         keys = "target.prefix" if block.target.prefix else "region, site or the block's name"
-        findings.append(visit.refused(NAME, named(denied), keys, REGION_REFUSES, otherwise=f" ({whole})"))
+        findings.append(visit.refusal(NAME, named(denied), keys, REGION_REFUSES, otherwise=f" ({whole})"))
     if silent:
         text = f"what listens on {named(silent)} acknowledges nothing: a stream with no_ack, or no stream at all"
         findings.append(bad(NAME, text, "take no_ack from the stream, or let a stream listen there", REGION_REFUSES))

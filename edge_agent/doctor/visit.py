@@ -53,7 +53,7 @@ class Visit:
     def is_denied(self, subject: str) -> bool:
         return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
 
-    def refused(self, name: str, subjects: str, keys: str, kind: Kind, *, otherwise: str = "") -> Finding:
+    def refusal(self, name: str, subjects: str, keys: str, kind: Kind, *, otherwise: str = "") -> Finding:
         """Say that we may not publish there: it may be the wrong place, which ``keys`` of the settings name."""
         remedy = f"correct {keys} if that is mistyped; else allow {self.whom} to publish there{otherwise}"
         return bad(name, f"not permitted: publish on {subjects}, as {self.whom}", remedy, kind)

@@ -103,7 +103,7 @@ class Watermarks:
         is_covered = state.pending_blind is None and not state.is_suspended
         return is_covered and state.observed_through != self._through
 
-    def made(self, state: BlockState, at: float) -> None:
+    def note(self, state: BlockState, at: float) -> None:
         """Note that a state's is committed, as it is when the mode writes none."""
         self._through, self.vouched = state.observed_through, state
         self.count += 1

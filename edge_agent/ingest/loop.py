@@ -127,7 +127,7 @@ class Ingest(Generic[D]):
     def has_left(self) -> bool:
         return not self._store.depths()[Lane.ADVISORIES].rows
 
-    def restated(self, condition: str, number: int) -> OutboxRow | None:
+    def restatement(self, condition: str, number: int) -> OutboxRow | None:
         """Write the last watermark again, for the ``number``-th time, with what keeps the next one from coming.
 
         None where something that it counts, or that ends an earlier life, still waits: nothing vouches before that.
@@ -452,7 +452,7 @@ class Ingest(Generic[D]):
         row = self._emitter.watermark(state, self._watermark_context())
         # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
         await self._commit(state, [] if row is None else [row])
-        self._watermarks.made(state, asyncio.get_running_loop().time())
+        self._watermarks.note(state, asyncio.get_running_loop().time())
 
     def _watermark_context(self) -> WatermarkContext:
         return watermark_context(self.decider.sender_counts(), self._store, self._emitter.block_id.block)

@@ -239,13 +239,13 @@ def set_apart(
 def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: bool) -> None:
     """Drop the registrations that wait, counted by the cause operator; the agent may run meanwhile."""
     path = _store_of(own_path or config_path)
-    count, size = _waiting(path, lane, stream)
+    count, size = _backlog(path, lane, stream)
     if not count:
         echo("No registrations wait: nothing to drop.")
         return
     _confirm(f"Drop {count:,} registrations ({format_size(size)})? The region will never get them", is_sure=yes)
     dropped = asyncio.run(drop_registrations(path, stream))
-    left, _ = _waiting(path, lane, stream)
+    left, _ = _backlog(path, lane, stream)
     stayed = f"; {left:,} stay: they are on their way to the region, or came meanwhile" if left else ""
     echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
 
@@ -264,7 +264,7 @@ def _export(target: Path, write: Callable[[IO[bytes]], int]) -> None:
         echo(f"{export_outbox(target, write):,} records written to {target}")
 
 
-def _waiting(path: Path, lane: str, stream: str) -> tuple[int, int]:
+def _backlog(path: Path, lane: str, stream: str) -> tuple[int, int]:
     """Count what waits in a lane, of one stream or of all, and its bytes."""
     with store_reader(path) as database:
         waiting = [each for each in read_outbox(database).waiting if each.lane == lane and stream in ("", each.stream)]

@@ -100,7 +100,7 @@ def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: 
     cursor = database.execute(LAST_DECISIONS, values)
     names = [column[0] for column in cursor.description]
     found = [dict(zip(names, row, strict=True)) for row in cursor]
-    return [_decided(row, blocks[row["block"]], incarnations) for row in reversed(found)]
+    return [_decision(row, blocks[row["block"]], incarnations) for row in reversed(found)]
 
 
 def last_row_id(database: sqlite3.Connection) -> int:
@@ -108,7 +108,7 @@ def last_row_id(database: sqlite3.Connection) -> int:
     return int(database.execute(LAST_ROW_ID).fetchone()[0] or 0)
 
 
-def _decided(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> LoggedDecision:
+def _decision(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> LoggedDecision:
     is_advisory = row["lane"] == Lane.ADVISORIES
     return LoggedDecision(
         row_id=row["row_id"],

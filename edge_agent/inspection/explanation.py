@@ -78,7 +78,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
         decided = last_decisions(database, DecisionFilter(name, _literally(sender_id)), limit=0)
         if number not in rows and not decided:
             continue
-        tracked = _tracked(sender_id, block, rows[number]) if number in rows else None
+        tracked = _sender_state(sender_id, block, rows[number]) if number in rows else None
         bodies = database.execute(RECORDED, (name,)).fetchall()
         of_all = (msgspec.json.decode(body, type=RecordedInput) for (body,) in bodies)
         recorded = [each for each in of_all if _concerns(each, sender_id)]
@@ -114,7 +114,7 @@ def _rejected_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tup
     return its or since, bool(its)
 
 
-def _tracked(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> TrackedSender:
+def _sender_state(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> TrackedSender:
     _, phase, seen_at, sequence, opening, forwarded_at, size, is_first_interval, stale_observed_at = row
     if not block.watches:
         due_at = block.forgotten_at(seen_at)
@@ -225,13 +225,13 @@ def distance(one: str, other: str) -> int:
     >>> distance("web1.example.net", "web1.exmple.net"), distance("web1", "wbe1"), distance("web1", "web1")
     (1, 2, 0)
     """
-    head = _shared(one, other)
+    head = _common_length(one, other)
     shorter = min(len(one), len(other))
-    tail = min(_shared(one[::-1], other[::-1]), shorter - head)
+    tail = min(_common_length(one[::-1], other[::-1]), shorter - head)
     return max(len(one), len(other)) - head - tail
 
 
-def _shared(one: str, other: str) -> int:
+def _common_length(one: str, other: str) -> int:
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 

@@ -47,12 +47,12 @@ def _heading(explained: Explanation) -> str:
 
 def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:
     if explained.tracked is not None:
-        yield from (_tracked if explained.block.watches else _remembered)(explained, explained.tracked, at)
+        yield from (_sender_facts if explained.block.watches else _origin_facts)(explained, explained.tracked, at)
     if explained.rejections:
-        yield "rejected since", _rejected(explained, at)
+        yield "rejected since", _rejections(explained, at)
 
 
-def _rejected(explained: Explanation, at: int) -> str:
+def _rejections(explained: Explanation, at: int) -> str:
     """Tell which messages it may have sent since it was last seen that do not count."""
     rejections = explained.rejections
     whose = (
@@ -71,7 +71,7 @@ def _rejected(explained: Explanation, at: int) -> str:
     return f"{whose}: {'; '.join(said)}{more}"
 
 
-def _remembered(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
+def _origin_facts(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
     """Tell what a relay keeps of an origin: it watches nobody, and samples by the interval alone."""
     yield "last seen", _when(tracked.last_seen_at, at)
     sequence, size = tracked.last_sequence, format_size(tracked.forwarded_size)
@@ -82,7 +82,7 @@ def _remembered(explained: Explanation, tracked: TrackedSender, at: int) -> Iter
     yield "settings", _settings(explained, "retire_after", "sample_interval")
 
 
-def _tracked(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
+def _sender_facts(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
     state = explained.block.state
     yield "last seen", f"{_when(tracked.last_seen_at, at)}, message {tracked.last_sequence}"
     size = f", {format_size(tracked.forwarded_size)}" if tracked.last_forwarded_at else ""
@@ -117,7 +117,7 @@ def _if_heard(tracked: TrackedSender, at: int) -> str:
 
 def _history(explained: Explanation, width: int, limit: int) -> Iterator[str]:
     sentences = Sentences(explained.block.state.policy)
-    entries = [(took_effect_at(entry), *sentences.headed(entry)) for entry in explained.history]
+    entries = [(took_effect_at(entry), *sentences.with_heading(entry)) for entry in explained.history]
     shown = entries[-limit:] if limit else entries
     if not entries:
         yield f"Nothing that was decided of it is kept: the log begins {moment(explained.log_begins_at)}."
@@ -157,7 +157,7 @@ class Sentences:
         self._seen: StreamSeen | None = None
         self._was_last = ""
 
-    def headed(self, entry: HistoryEntry) -> tuple[str, str]:
+    def with_heading(self, entry: HistoryEntry) -> tuple[str, str]:
         """Give a heading of one word and the sentence."""
         if isinstance(entry, LoggedDecision):
             sentence = self._of_forward(entry) if entry.decision == FORWARDED else self._of_advisory(entry)
@@ -216,7 +216,7 @@ class Sentences:
         if isinstance(entry, ClockSeen):
             return "clock", _CLOCK_AHEAD if entry.is_ahead else "The server's clock is followed again."
         self._seen = entry
-        return "stream", _seen(entry)
+        return "stream", _look(entry)
 
     def _of_stream(self, entry: RecordedInput) -> tuple[str, str]:
         match entry:
@@ -250,7 +250,7 @@ _REASONS: dict[str, str] = {
 }
 
 
-def _seen(entry: StreamSeen) -> str:
+def _look(entry: StreamSeen) -> str:
     if entry.refuses:
         return (
             "The stream refused what was sent to it, or lacked what it copies: no time is known from here, and nobody "

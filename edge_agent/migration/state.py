@@ -47,7 +47,7 @@ LAST_REQUEST = 15.0
 """Seconds within which what the peer had asked for last ends: it asks for 10 s."""
 
 
-class _Stopped(msgspec.Struct, frozen=True):
+class _StopPosition(msgspec.Struct, frozen=True):
     """Where the peer has stopped reading; ``stored_at`` 0 where the stream holds that message no more."""
 
     facts: StreamFacts
@@ -98,7 +98,7 @@ def _files_in(state: Path, blocks: tuple[MigratedBlock, ...]) -> dict[str, Path]
     return found
 
 
-async def _where_stopped(settings: AgentSettings, block: StreamSettings, consumer: str) -> _Stopped | None:
+async def _where_stopped(settings: AgentSettings, block: StreamSettings, consumer: str) -> _StopPosition | None:
     """Ask the site where the peer's consumer stands; None where there is none. Raise MigrationRefused."""
     stream, prefix = block.source.stream, api_prefix(block.source.domain)
     try:
@@ -112,7 +112,7 @@ async def _where_stopped(settings: AgentSettings, block: StreamSettings, consume
         raise MigrationRefused(f"{error}; {error.remedy}") from error
 
     try:
-        return await _stopped(client, prefix, stream, consumer)
+        return await _stop_position(client, prefix, stream, consumer)
     except ApiError as error:
         if error.err_code == NO_SUCH_CONSUMER:
             return None
@@ -123,7 +123,7 @@ async def _where_stopped(settings: AgentSettings, block: StreamSettings, consume
         await client.close()
 
 
-async def _stopped(client: Client, prefix: str, stream: str, consumer: str) -> _Stopped:
+async def _stop_position(client: Client, prefix: str, stream: str, consumer: str) -> _StopPosition:
     async def ask(subject: str, body: object, model: type[T]) -> T:
         return await request_json(client, f"{prefix}.{subject}", body, model, deadline=ANSWER_DEADLINE)
 
@@ -144,11 +144,11 @@ async def _stopped(client: Client, prefix: str, stream: str, consumer: str) -> _
         # Acknowledged messages of a work queue are gone, and so may be old ones. Message 0 is not even asked for.
         if error.err_code != NO_SUCH_MESSAGE and sequence:
             raise
-    return _Stopped(info.facts, sequence, stored_at)
+    return _StopPosition(info.facts, sequence, stored_at)
 
 
 def _batch(
-    settings: AgentSettings, block: StreamSettings, stopped: _Stopped, senders: dict[str, PeerSender]
+    settings: AgentSettings, block: StreamSettings, stopped: _StopPosition, senders: dict[str, PeerSender]
 ) -> BatchCommit:
     """Give the block as the agent would have committed it where the peer has stopped."""
     facts = stopped.facts

@@ -32,7 +32,7 @@ class Vouching(Protocol):
     def has_left(self) -> bool:
         """Tell whether the region has acknowledged all advisories and watermarks."""
 
-    def restated(self, condition: str, number: int) -> OutboxRow | None:
+    def restatement(self, condition: str, number: int) -> OutboxRow | None:
         """Write the last watermark again; None where there was none, or something has not left."""
 
 
@@ -75,7 +75,7 @@ class Announcements:
 
     async def _say(self, reader: Vouching, condition: str) -> None:
         self._number += 1
-        row = reader.restated(condition, self._number)
+        row = reader.restatement(condition, self._number)
         if row is not None and self._client.is_connected:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.publish(row.subject, row.payload, headers=dict(row.headers))

@@ -147,7 +147,7 @@ class ConditionLog:
             else:
                 yield from ((each, line) for line in self._logs[key].pass_time(at))
 
-    def dated(self, condition: Condition) -> Condition:
+    def with_start(self, condition: Condition) -> Condition:
         """Give one that holds with when it began, where it does not say so itself."""
         held = self._held.get((condition.name, condition.subject))
         if condition.since or held is None:
@@ -196,7 +196,7 @@ class CountLog:
         logged = self._logged[block, what]
         unsaid = counts.keys() - SAID_WHEN_IT_BEGINS.get(what, set())
         more = {cause: counts[cause] - logged.counts.get(cause, 0) for cause in sorted(unsaid)}
-        said = ", ".join(f"{_named(what, cause)} {count:,}" for cause, count in more.items() if count > 0)
+        said = ", ".join(f"{_cause_text(what, cause)} {count:,}" for cause, count in more.items() if count > 0)
         if not said:
             logged.quiet = 0
             return
@@ -206,5 +206,5 @@ class CountLog:
         yield CountLine(block, what, f"stream {block}: {what}: {said}; in all {sum(counts.values()):,}")
 
 
-def _named(what: str, cause: str) -> str:
+def _cause_text(what: str, cause: str) -> str:
     return f"{cause} ({BlindCause(cause).meaning})" if what == "blind" and cause in set(BlindCause) else cause

@@ -56,10 +56,10 @@ async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: Sq
                 async with asyncio.timeout(REQUEST_DEADLINE):
                     request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                     method, target, *_ = [*request.split(maxsplit=2), "", ""]
-                    answer = _misdirected(request, names) or await _answer(method, target, board, store, path)
+                    answer = _misdirection(request, names) or await _answer(method, target, board, store, path)
                     if not writer.is_closing():
                         # uvloop raises RuntimeError where it is: whoever asked went away meanwhile.
-                        writer.write(_written(method, answer))
+                        writer.write(_response(method, answer))
                         await writer.drain()
             finally:
                 writer.close()
@@ -86,7 +86,7 @@ def _cause(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
-def _misdirected(request: str, names: set[str]) -> Answer | None:
+def _misdirection(request: str, names: set[str]) -> Answer | None:
     """Refuse who asks by a name that is not ours. An address cannot be rebound, and no browser leaves the name out."""
     for named in _HOST.findall(request):
         found = _WITHOUT_PORT.fullmatch(named)
@@ -131,7 +131,7 @@ def _health_page(board: StatusBoard, conditions: list[Condition]) -> str:
     return msgspec.json.encode(health).decode() + "\n"
 
 
-def _written(method: str, answer: Answer) -> bytes:
+def _response(method: str, answer: Answer) -> bytes:
     status, content_type, body = answer
     payload = body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(payload)}\r\n"

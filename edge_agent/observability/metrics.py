@@ -59,10 +59,10 @@ def _lines(metric: Metric, common: Mapping[str, str]) -> Iterator[str]:
     samples = list(metric.samples)
     if not samples:
         return
-    yield f"# HELP {metric.name} {_escaped(metric.help)}"
+    yield f"# HELP {metric.name} {_escape(metric.help)}"
     yield f"# TYPE {metric.name} {metric.kind}"
     for sample in samples:
-        labels = ",".join(f'{name}="{_quoted(value)}"' for name, value in {**common, **sample.labels}.items())
+        labels = ",".join(f'{name}="{_quote(value)}"' for name, value in {**common, **sample.labels}.items())
         yield f"{metric.name}{sample.suffix}{{{labels}}} {_number(sample.value)}"
 
 
@@ -71,12 +71,12 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', '\\"')
+def _quote(text: str) -> str:
+    return _escape(text).replace('"', '\\"')
 
 
 class BlockCounter(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ class Need(msgspec.Struct, frozen=True):
     is_essential: bool
 
     def unmet(self, found: Version) -> str:
-        older = f"nats-server {_shown(found)} is older than {_shown(self.since)}"
+        older = f"nats-server {_version_text(found)} is older than {_version_text(self.since)}"
         return f"{older}, which {self.setting} needs: {self.otherwise}"
 
 
@@ -60,7 +60,7 @@ def needs_of_region(settings: AgentSettings) -> Iterator[Need]:
         yield Need(f'mode = "copy" ({", ".join(copies)})', TAKES_BATCHES, otherwise, is_essential=False)
 
 
-def _shown(version: Version) -> str:
+def _version_text(version: Version) -> str:
     return ".".join(map(str, version))
 
 

@@ -159,12 +159,12 @@ class StatusBoard:
 
     def conditions(self) -> list[Condition]:
         """Say all that is wrong now, errors first; log what has begun or ended."""
-        at, others = now(), list(self._judged())
+        at, others = now(), list(self._judgements())
         for condition, line in () if self._is_muted else self._conditions.take(at, others):
             self._write_line(condition.subject, condition.stream, line)
-        return in_order([*of_parts(self.parts, at), *map(self._conditions.dated, others)])
+        return in_order([*of_parts(self.parts, at), *map(self._conditions.with_start, others)])
 
-    def _judged(self) -> Iterator[Condition]:
+    def _judgements(self) -> Iterator[Condition]:
         """Give what is no part's phase."""
         at, progress = now(), self.progress()
         of_store = list(self._of_store())

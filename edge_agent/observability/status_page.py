@@ -59,11 +59,11 @@ def render_status(report: StatusReport, width: int = UNWRAPPED) -> str:
     """Show the report in lines of at most ``width`` columns, where words allow it."""
     lines: list[str] = []
     for label, text in _lines(report):
-        lines += _wrapped(label, text, max(width, NARROWEST)) if label or text else [""]
+        lines += _wrap(label, text, max(width, NARROWEST)) if label or text else [""]
     return "\n".join(lines)
 
 
-def _wrapped(label: str, text: str, width: int) -> list[str]:
+def _wrap(label: str, text: str, width: int) -> list[str]:
     head = f"{label:{LABEL}} " if label and not label.endswith(":") else f"{label} ".lstrip()
     return wrap_text(text, width, head, " " * (LABEL + 1))
 

@@ -112,11 +112,11 @@ def read_status(path: Path) -> StatusReport:
     if report.life is not ProcessState.SILENT:
         return report
     others = [each for each in report.conditions if each.name != kinds.AGENT_SILENT.name]
-    found = _noted(path) or [_why_silent(path, report), *others]
+    found = _note(path) or [_why_silent(path, report), *others]
     return msgspec.structs.replace(report, conditions=found)
 
 
-def _noted(path: Path) -> list[Condition]:
+def _note(path: Path) -> list[Condition]:
     """Read what the agent could not write into its store."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(note_of(lock_of(path))[1], type=list[Condition])

@@ -129,7 +129,7 @@ class Follower:
                 self._read_past = state.position.incarnation
 
     async def _take(self, logged: LogRecord) -> None:
-        entry, state = logged.entry, _marked(logged)
+        entry, state = logged.entry, _with_mark(logged)
         if self.decider is not None and self._mark >= logged.sequence:
             return
         if self.decider is None:
@@ -204,7 +204,7 @@ class Follower:
                 return
 
 
-def _marked(logged: LogRecord) -> BlockState:
+def _with_mark(logged: LogRecord) -> BlockState:
     entry: Entry = logged.entry
     assert entry.state is not None, f"entry {logged.sequence} has no state"
     return msgspec.structs.replace(entry.state, mark=PairMark(entry.generation, logged.sequence))

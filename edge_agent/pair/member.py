@@ -135,7 +135,7 @@ class Member:
         except OutOfStep as error:
             await self._copy(str(error))
         else:
-            await self._led(lead)
+            await self._lead(lead)
 
     # Following
 
@@ -184,7 +184,7 @@ class Member:
 
     # Leading
 
-    async def _led(self, lead: Lead) -> None:
+    async def _lead(self, lead: Lead) -> None:
         """Lead until that is lost."""
         self._say(PairPhase.LEADING, "")
         self._has_handed_over = False

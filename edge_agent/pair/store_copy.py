@@ -76,7 +76,7 @@ class _Wish(msgspec.Struct, omit_defaults=True):
     offset: int = 0
 
 
-class _Made(msgspec.Struct, omit_defaults=True):
+class _CopyReply(msgspec.Struct, omit_defaults=True):
     copy: str = ""
     size: int = 0
     digest: str = ""
@@ -125,13 +125,13 @@ class CopyDesk:
             else:
                 await message.respond(b"")
 
-    async def _make(self, asking: Writer) -> _Made:
+    async def _make(self, asking: Writer) -> _CopyReply:
         if asking.key != self._writer.key:
-            return _Made(problem="its id key is another")
+            return _CopyReply(problem="its id key is another")
         if asking.member == self._writer.member:
-            return _Made(problem="it has the same name: give each member a name of its own")
+            return _CopyReply(problem="it has the same name: give each member a name of its own")
         if self._damage:
-            return _Made(problem=self._damage)
+            return _CopyReply(problem=self._damage)
         # Of the one before nothing is left; nor may it be found idle while this one is being made.
         self._copy = ""
         try:
@@ -141,18 +141,18 @@ class CopyDesk:
         except (OSError, sqlite3.Error) as error:
             self._forget()
             reason = reason_of(error) if isinstance(error, OSError) else error
-            return _Made(problem=f"it cannot copy its store: {reason}")
+            return _CopyReply(problem=f"it cannot copy its store: {reason}")
         self._copy, self._asked_at = uuid.uuid4().hex, time.monotonic()
-        return _Made(self._copy, size, digest)
+        return _CopyReply(self._copy, size, digest)
 
-    def _refuse(self, damage: StoreDamaged, asking: Writer) -> _Made:
+    def _refuse(self, damage: StoreDamaged, asking: Writer) -> _CopyReply:
         self._forget()
         if not damage.is_proven:
-            return _Made(problem=f"it cannot copy its store: {damage}")
+            return _CopyReply(problem=f"it cannot copy its store: {damage}")
         log.error("store %s is damaged (%s): %s gets no copy of it", self._store_path, damage, asking.member)
         # It does not mend: who asks every second need not have it copied every time.
         self._damage = f"its store is damaged: {damage}"
-        return _Made(problem=self._damage)
+        return _CopyReply(problem=self._damage)
 
     async def _let_go(self) -> None:
         """End what a thread still reads of the store: whoever opens and closes its file next takes its locks away."""
@@ -187,10 +187,10 @@ class CopyDesk:
 
 async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: Path) -> None:
     """Fetch a copy of the leader's store to a file beside ours; raise NoCopy."""
-    arrived = _arrived(store_path)
+    arrived = _arrival(store_path)
     try:
         async with asyncio.timeout(COPY_DEADLINE):
-            made = msgspec.json.decode(await _ask_for_copy(client, subject, writer), type=_Made)
+            made = msgspec.json.decode(await _ask_for_copy(client, subject, writer), type=_CopyReply)
             if made.problem:
                 raise NoCopy(made.problem)
             with arrived.open("wb") as file:
@@ -229,14 +229,14 @@ def adopt_copy(store_path: Path) -> None:
         store_path.with_name(store_path.name + suffix).unlink(missing_ok=True)
     if store_path.exists():
         store_path.replace(_before(store_path))
-    _arrived(store_path).replace(store_path)
+    _arrival(store_path).replace(store_path)
 
 
 def _before(store_path: Path) -> Path:
     return store_path.with_name(store_path.name + ".before-copy")
 
 
-def _arrived(store_path: Path) -> Path:
+def _arrival(store_path: Path) -> Path:
     return store_path.with_name(store_path.name + ".arrived")
 
 

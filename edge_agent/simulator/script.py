@@ -153,7 +153,7 @@ def _play(settings: FleetSettings, script: Script) -> list[Lifetime]:
         lifetimes.extend(_lifetime(settings, first + number, born_at=join.at) for number in range(join.count))
         racks += -(-join.count // settings.rack_size)
     for position, rename in sorted(enumerate(script.rename), key=lambda entry: entry[1].at):
-        lifetimes.append(_renamed(lifetimes, rename, f"rename[{position}]"))
+        lifetimes.append(_rename(lifetimes, rename, f"rename[{position}]"))
     for position, retirement in enumerate(script.retire):
         for lifetime in _chosen(lifetimes, retirement, f"retire[{position}]"):
             lifetime.gone_at = min(lifetime.gone_at, max(retirement.at, lifetime.born_at))
@@ -189,7 +189,7 @@ def _chosen(lifetimes: list[Lifetime], who: Who, place: str) -> list[Lifetime]:
     ]
 
 
-def _renamed(lifetimes: list[Lifetime], rename: Rename, place: str) -> Lifetime:
+def _rename(lifetimes: list[Lifetime], rename: Rename, place: str) -> Lifetime:
     by_name = {lifetime.sender_id: lifetime for lifetime in lifetimes}
     old = by_name.get(rename.sender)
     if old is None:

@@ -205,7 +205,7 @@ class JetStreamSource:
             await self._look_back(lets_go=lets_go)
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
-            pending = await self._api.reset(_beginning(facts, consumer, first))
+            pending = await self._api.reset(_first_sequence(facts, consumer, first))
             facts = await self._facts()
             continuous_through = 0 if is_gap(read_through, facts) else read_through
             each, latest = consumer.acknowledges_each, state.latest_stored_at
@@ -450,7 +450,7 @@ def _refuse_paused(consumer: ConsumerInfo) -> None:
         raise ConsumerPaused(pause_of(consumer.paused_until))
 
 
-def _beginning(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:
+def _first_sequence(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:
     """Give from where on the consumer delivers so that ``first`` comes, and that nothing unread is let go before it.
 
     What a work queue still holds of what was committed goes only when it is acknowledged. And a stream that awaits its

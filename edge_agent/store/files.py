@@ -233,7 +233,7 @@ def links_of(path: Path) -> list[str]:
     return [f"{each} is a symbolic link to {each.readlink()}" for each in written if each.is_symlink()]
 
 
-def _opened(path: Path) -> TextIO:
+def _open(path: Path) -> TextIO:
     """Open for writing, and make, a file of the agent's own; no link is followed, nothing written yet."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a")
 
@@ -246,7 +246,7 @@ def hold_of(path: Path) -> Iterator[Hold]:
         path.parent.mkdir(parents=True, exist_ok=True)
         if links := links_of(path):
             raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
-        file = _opened(lock)
+        file = _open(lock)
     except OSError as error:
         raise StoreUnusable(f"store {path}: {reason_of(error, path)}; {OWNER}") from error
     with file:
@@ -283,7 +283,7 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Preparation:
             # Before there is a store that has committed nothing.
             marker.forget(path)
             _create(path, replaces_lost=was_lost)
-        _opened(marker.marker_of(path)).close()
+        _open(marker.marker_of(path)).close()
         return Preparation(was_lost, set_aside, _replaces_lost(path), migrated_from, removed, is_older)
     except (OSError, sqlite3.Error) as error:
         raise unusable(path, error) from error

@@ -71,7 +71,7 @@ class Marker:
         if committed == self._noted:
             return
         body = msgspec.json.encode(committed)
-        with contextlib.suppress(OSError), _opened(self._path) as file:
+        with contextlib.suppress(OSError), _open(self._path) as file:
             os.pwrite(file, body, 0)
             if os.fstat(file).st_size != len(body):
                 os.ftruncate(file, len(body))
@@ -81,13 +81,13 @@ class Marker:
         """Let the note survive a power loss."""
         if self._is_synced:
             return
-        with contextlib.suppress(OSError), _opened(self._path) as file:
+        with contextlib.suppress(OSError), _open(self._path) as file:
             os.fdatasync(file)
             self._is_synced = True
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> Iterator[int]:
     file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o640)
     try:
         yield file

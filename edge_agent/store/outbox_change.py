@@ -159,7 +159,7 @@ class SetApartChange:
         self._delta.resize_set_apart(-len(found), -sum(row.size for row, _ in found))
         return found
 
-    def returned(self, row_id: int, at: int) -> None:
+    def note_return(self, row_id: int, at: int) -> None:
         """Note the new id of a row that goes back."""
         self._returned[row_id] = at
 
@@ -335,7 +335,7 @@ class OutboxChange:
         if found:
             first = self.append([row for row, _ in found])
             for row_id, (_, at) in enumerate(found, first):
-                self._set_apart_rows.returned(row_id, at)
+                self._set_apart_rows.note_return(row_id, at)
 
     def drop_set_apart(self, blocks: str, cause: str) -> None:
         """Drop everything that is set apart, of the blocks that match a GLOB."""

@@ -63,14 +63,14 @@ def is_held(path: Path) -> bool | None:
 
 def _refuse_displaced(path: Path) -> None:
     """Raise StoreDisplaced where an agent has other files open than lie there, as it noted in its lock."""
-    if _displaced(path):
+    if _displacement(path):
         # An agent that begins or ends makes and removes its log.
         time.sleep(SECOND_LOOK)
-        if said := _displaced(path):
+        if said := _displacement(path):
             raise StoreDisplaced(said)
 
 
-def _displaced(path: Path) -> str:
+def _displacement(path: Path) -> str:
     try:
         lock = lock_of(path) if is_held(path) else _removed_lock(path)
         opened, there = note_of(lock)[0] if lock else "", identity_of(path)

@@ -90,7 +90,7 @@ class SqliteStore:
             raise unusable(path, error) from error
         try:
             with damage_detection():
-                return await cls._opened(path, database, max_outbox)
+                return await cls._load(path, database, max_outbox)
         except BaseException as error:
             # Its thread would keep a process that wants to end.
             await database.close()
@@ -99,7 +99,7 @@ class SqliteStore:
             raise
 
     @classmethod
-    async def _opened(cls, path: Path, database: aiosqlite.Connection, max_outbox: int) -> Self:
+    async def _load(cls, path: Path, database: aiosqlite.Connection, max_outbox: int) -> Self:
         # 16 MB of log: a row that leaves at once has been deleted by the time its pages would go into the file.
         checkpoints = ("journal_size_limit=67108864", "wal_autocheckpoint=4000")
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", *checkpoints):

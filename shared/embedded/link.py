@@ -88,11 +88,11 @@ class EmbeddedLink:
                 end.peer.pipe.pump()
             end.pipe.pump()
 
-    def joined(self, end: "_End") -> None:
+    def add_end(self, end: "_End") -> None:
         """Take up one end of a connection."""
         self._ends.add(end)
 
-    def left(self, end: "_End") -> None:
+    def remove_end(self, end: "_End") -> None:
         self._ends.discard(end)
 
     def dial(self, near: "_End") -> None:
@@ -132,7 +132,7 @@ class _End(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         if RECEIVE_BUFFER:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        self.link.joined(self)
+        self.link.add_end(self)
         if self.peer is None:
             self.pipe.hold()
             self.link.dial(self)
@@ -145,7 +145,7 @@ class _End(asyncio.Protocol):
         return True
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.link.left(self)
+        self.link.remove_end(self)
         self.transport = None
         self.pipe.take(b"")
         if self.peer is None:

@@ -283,15 +283,15 @@ class EmbeddedNats:
     def _config(self) -> str:
         wanted = self.settings
         lines = [
-            f"server_name: {_quoted(wanted.name)}",
-            f"listen: {_quoted(f'{wanted.host}:{self._port}')}",
-            f"http: {_quoted(f'{wanted.host}:{self._monitoring_port}')}",
-            f"log_file: {_quoted(self.log_path)}",
+            f"server_name: {_quote(wanted.name)}",
+            f"listen: {_quote(f'{wanted.host}:{self._port}')}",
+            f"http: {_quote(f'{wanted.host}:{self._monitoring_port}')}",
+            f"log_file: {_quote(self.log_path)}",
         ]
         if wanted.jetstream:
             options = {
-                "store_dir": _quoted(wanted.store_dir / "jetstream"),
-                "domain": _quoted(wanted.domain) if wanted.domain else "",
+                "store_dir": _quote(wanted.store_dir / "jetstream"),
+                "domain": _quote(wanted.domain) if wanted.domain else "",
                 "sync_interval": "always" if wanted.sync_always else "",
                 "max_file": wanted.max_file,
                 "max_mem": wanted.max_memory,
@@ -305,11 +305,11 @@ class EmbeddedNats:
     def _leaf_lines(self) -> list[str]:
         lines = []
         if self.settings.leaf_port is not None:
-            address = _quoted(f"{self.settings.host}:{self._leaf_port}")
+            address = _quote(f"{self.settings.host}:{self._leaf_port}")
             lines += [f"  listen: {address}", "  no_advertise: true"]
         if self.settings.leaf_remotes:
             remotes = [
-                f"    {{ url: {_quoted(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes
+                f"    {{ url: {_quote(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes
             ]
             lines += ["  reconnect: 1s", "  remotes: [", *remotes, "  ]"]
         return lines
@@ -334,5 +334,5 @@ def _is_stopped(pid: int) -> bool:
     return True
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     return msgspec.json.encode(str(value)).decode()

@@ -142,7 +142,7 @@ async def connect(
         opening.result()
         is_open = True
     except (OSError, nats.errors.Error) as error:
-        cause = link.explained(error)
+        cause = link.cause_of(error)
         text = f"cannot connect to {', '.join(settings.servers)}: {cause.text}"
         raise ConnectFailed(text, cause.remedy) from error
     finally:
@@ -176,13 +176,13 @@ class _Link:
         self._opened = False
         self._causes: dict[str, Cause] = {}
 
-    def explained(self, error: Exception) -> Cause:
+    def cause_of(self, error: Exception) -> Cause:
         """Say why, of the server that was tried last."""
         return explain(error, reached=self.client.reached, whom=self._login.whom)
 
     def why_not(self, deadline: float) -> ConnectFailed:
         """Name every server that was tried, and why it did not work."""
-        self._causes.setdefault(self.client.attempted, self.explained(TimeoutError()))
+        self._causes.setdefault(self.client.attempted, self.cause_of(TimeoutError()))
         causes = "; ".join(f"{server}: {cause.text}" for server, cause in self._causes.items())
         waited = "" if self.hopeless.done() else f" within {deadline:g} s"
         remedies = dict.fromkeys(cause.remedy for cause in self._causes.values())
@@ -193,13 +193,13 @@ class _Link:
         self._report(LinkEvent.CONNECTED)
 
     def on_disconnect(self, error: Exception) -> None:
-        self._report(LinkEvent.DISCONNECTED, self.explained(error).text)
+        self._report(LinkEvent.DISCONNECTED, self.cause_of(error).text)
 
     def on_own_disconnect(self, reason: str) -> None:
         self._report(LinkEvent.RENEWED, reason)
 
     async def on_error(self, error: Exception) -> None:
-        cause = self.explained(error)
+        cause = self.cause_of(error)
         if not self._opened:
             known = self._causes.get(self.client.attempted)
             if known is None or not (known.lasting or known.by_server):

@@ -11,7 +11,7 @@ def chosen(choice: FormChoice, shipments: int, *, batch: float, chain: float) ->
     forms = []
     for _ in range(shipments):
         form = choice.of(LARGE_ROW)
-        choice.stored(form, SIZE, chain if form is Form.CHAIN else batch)
+        choice.note_stored(form, SIZE, chain if form is Form.CHAIN else batch)
         forms.append(form)
     return forms
 
@@ -40,10 +40,10 @@ def test_after_a_chain_that_broke_batches_leave_for_longer_each_time() -> None:
     choice = FormChoice()
     chosen(choice, 100, batch=0.2, chain=0.1)
     for pause in (FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE):
-        choice.broke()
+        choice.note_broken()
         forms = [choice.of(LARGE_ROW)]
         while forms[-1] is Form.BATCH:
-            choice.stored(Form.BATCH, SIZE, 0.2)
+            choice.note_stored(Form.BATCH, SIZE, 0.2)
             forms.append(choice.of(LARGE_ROW))
         assert len(forms) == pause + 1
 
@@ -51,7 +51,7 @@ def test_after_a_chain_that_broke_batches_leave_for_longer_each_time() -> None:
 def test_two_answers_that_are_read_at_once_do_not_look_infinitely_fast() -> None:
     choice = FormChoice()
     for _ in range(MEASURED):
-        choice.stored(Form.BATCH, SIZE, 0.4)
-        choice.stored(Form.BATCH, SIZE, 0.0)
+        choice.note_stored(Form.BATCH, SIZE, 0.4)
+        choice.note_stored(Form.BATCH, SIZE, 0.0)
     chosen(choice, MEASURED, batch=0.2, chain=0.1)
     assert choice.of(LARGE_ROW) is Form.CHAIN

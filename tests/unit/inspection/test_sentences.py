@@ -12,7 +12,7 @@ def said(*kinds: AdvisoryKind) -> str:
     sentences, found = Sentences(POLICY), ""
     for number, kind in enumerate(kinds):
         decided = LoggedDecision(number, "nodes", "a", kind, instant(20 + number), instant(0), 1, "acknowledged")
-        _, found = sentences.headed(decided)
+        _, found = sentences.with_heading(decided)
     return found
 
 

@@ -304,7 +304,7 @@ def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_be
     book.close()
 
 
-def restated(block: Block, through: int, condition: str) -> Message:
+def restatement(block: Block, through: int, condition: str) -> Message:
     """Say a watermark again, with what keeps the next one from coming."""
     message = block.watermark(START, through)
     return message._replace(body=message.body[:-1] + b',"condition":"%s"}' % condition.encode())
@@ -325,7 +325,7 @@ def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
 ) -> None:
     dub1 = Block("eu-west", "dub1", ordinal=3)
     before = msgspec.to_builtins(told.fleet.blocks[0])
-    told.at(LATE, restated(dub1, KNOWN_UNTIL, condition))
+    told.at(LATE, restatement(dub1, KNOWN_UNTIL, condition))
     said_so = told.view(LATE)
     assert (said_so.reason(0), said_so.block(0).condition) == (reason, condition)
     # It vouches for nothing, and is no word of who speaks for the block.
@@ -338,7 +338,7 @@ def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
 
 def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None:
     dub1, again = Block("eu-west", "dub1", ordinal=3), Block("eu-west", "dub1", boot_id="next", ordinal=3)
-    told.at(KNOWN_UNTIL, restated(dub1, KNOWN_UNTIL, "stopping"))
+    told.at(KNOWN_UNTIL, restatement(dub1, KNOWN_UNTIL, "stopping"))
     # What the run before had still on its way takes nothing back.
     told.at(KNOWN_UNTIL + SECOND, dub1.watermark(START, KNOWN_UNTIL + SECOND))
     assert told.view(LATE).reason(0) is None

@@ -121,7 +121,7 @@ def test_a_condition_begins_and_ends_with_one_line_whatever_is_said_meanwhile() 
         ("set_apart", "stream nodes: set_apart: 1 copy", True),
         ("not_moving", "stream nodes: not_moving over after 3s", False),
     ]
-    assert log.dated(LINK_DOWN.of("source of nodes", "no answer")).since == 0
-    assert log.dated(other).since == 5
+    assert log.with_start(LINK_DOWN.of("source of nodes", "no answer")).since == 0
+    assert log.with_start(other).since == 5
     list(log.take(2 * MINUTE, [later]))
-    assert log.dated(later).since == 2 * MINUTE
+    assert log.with_start(later).since == 2 * MINUTE
