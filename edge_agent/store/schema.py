@@ -27,7 +27,7 @@ OUTBOX_COLUMNS = """(
   headers         BLOB NOT NULL,
   payload         BLOB NOT NULL
 )"""
-"""Of all versions so far. Should they change, migrations.py keeps these for the steps that made them."""
+"""Of all versions so far. Should they change, files.py keeps these for the steps that made them."""
 
 CHUNK_COLUMNS = """(
   last_row_id  INTEGER PRIMARY KEY AUTOINCREMENT,
