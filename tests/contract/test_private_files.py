@@ -23,9 +23,9 @@ READERS = "root, the agent's user and its group may read it"
 COUNT = """
 import sys
 from pathlib import Path
-from edge_agent.store.read_only import StoreUnreadable, reading
+from edge_agent.store.read_only import StoreUnreadable, store_reader
 try:
-    with reading(Path(sys.argv[1])) as database:
+    with store_reader(Path(sys.argv[1])) as database:
         print(len(database.execute("SELECT * FROM advisory_outbox").fetchall()))
 except StoreUnreadable as error:
     print(error)

@@ -17,8 +17,8 @@ from tests.support.waiting import until
 HOLD = """
 import sys, time
 from pathlib import Path
-from edge_agent.store.files import held
-with held(Path(sys.argv[1])):
+from edge_agent.store.files import hold_of
+with hold_of(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
