@@ -246,7 +246,7 @@ class Fleet:
         members = self.members[number]
         sender = members.get(said.value)
         if sender is None:
-            if is_again and said.at_us < self.known_through - self.kept:
+            if is_again and self._may_be_forgotten(block, said.at_us):
                 # It may be of one who was forgotten.
                 return
             sender = members[said.value] = senders.add(said.value, number)
@@ -322,12 +322,15 @@ class Fleet:
             if entry.event_id == said.event_id:
                 return True
             earliest = entry
-        is_cut = earliest is not None and (earliest.previous > 0 or at < self.known_through - self.kept)
+        is_cut = earliest is not None and (earliest.previous > 0 or self._may_be_forgotten(of[0], at))
         if is_cut and earliest is not None and at < earliest.archived_at:
             # It may be what is kept no more, or of a life that was forgotten: who sends all again accuses nobody.
             return True
         self._take_back(*of, said.ordinal or 0)
         return False
+
+    def _may_be_forgotten(self, block: Block, at: int) -> bool:
+        return block.forgotten_count > 0 and at < self.known_through - self.kept
 
     def _story(self, sender: int, changes: Changes) -> Iterator[StoryEntry]:
         """Give all that was told of a sender, the last first."""
