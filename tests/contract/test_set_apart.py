@@ -167,3 +167,13 @@ async def test_a_store_that_is_put_back_to_the_first_version_keeps_an_advisory_t
     fault_database.change(path, "make_old")
     async with opened(path, ROOM) as store:
         assert await waiting(store, Lane.ADVISORIES) == ["behind", "large"]
+
+
+async def test_a_store_with_a_copy_set_apart_is_not_put_back_to_read_all_behind_it_again(path: Path) -> None:
+    async with opened(path, ROOM) as store:
+        await set_apart(store, [copy("large")])
+        await store.commit(batch(9, [copy("behind")]))
+    fault_database.change(path, "make_old")
+    async with opened(path, ROOM) as store:
+        assert await waiting(store, Lane.COPIES) == ["behind"]
+        assert [row.stream for row in rows_apart(path)] == ["nodes"]

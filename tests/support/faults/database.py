@@ -29,6 +29,7 @@ OLDEST = 1
 COPIES_SINCE = 2
 CHUNKS_SINCE = 3
 SET_APART_SINCE = 4
+COPIES_SET_APART = f"SELECT 1 FROM set_apart WHERE lane = {int(Lane.COPIES)}"
 
 
 def rewrite(database: sqlite3.Connection) -> None:
@@ -37,13 +38,17 @@ def rewrite(database: sqlite3.Connection) -> None:
     database.execute("VACUUM")
 
 
-def make_old(database: sqlite3.Connection) -> None:
+def make_old(database: sqlite3.Connection) -> bool:
     """Make of it what the first version of the agent wrote, so that the next start brings it up to date.
 
-    It knew no copies: those that wait are read from the site's stream again.
+    It knew no copies: those that wait are read from the site's stream again. Where one is set apart nothing changes:
+    all behind it would be read again, though the region may have forgotten that it has it. Tell whether it was done.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
     database.execute("BEGIN IMMEDIATE")
+    if version >= SET_APART_SINCE and database.execute(COPIES_SET_APART).fetchone():
+        database.execute("ROLLBACK")
+        return False
     if version >= SET_APART_SINCE:
         _let_wait_again(database)
     if version >= CHUNKS_SINCE:
@@ -55,6 +60,7 @@ def make_old(database: sqlite3.Connection) -> None:
             database.execute(statement)
     database.execute(f"PRAGMA user_version={OLDEST}")
     database.execute("COMMIT")
+    return True
 
 
 def _let_wait_again(database: sqlite3.Connection) -> None:
@@ -107,7 +113,6 @@ def _read_copies_again(database: sqlite3.Connection) -> None:
     for name, state in database.execute("SELECT name, state FROM block").fetchall():
         waiting = database.execute("SELECT headers FROM copy_outbox WHERE block = ?", (name,)).fetchall()
         if waiting:
-            # What was set apart waits behind later ones.
             first = min(parse_origin_header(json.loads(headers)[ORIGIN_HEADER])[2] for (headers,) in waiting)
             body = json.loads(state)
             body["position"] |= {"sequence": first - 1, "stored_at": 0}
@@ -120,8 +125,9 @@ def change(path: Path, how: str) -> None:
     """Do one or the other."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         try:
-            {"rewrite": rewrite, "make_old": make_old}[how](database)
-            if how == "make_old":
+            if how == "rewrite":
+                rewrite(database)
+            elif make_old(database):
                 # Nor did an agent of that version note what it had committed.
                 marker.forget(path)
         except sqlite3.OperationalError as error:
@@ -130,5 +136,6 @@ def change(path: Path, how: str) -> None:
 
 
 if __name__ == "__main__":
+    assert sys.argv[1] in ("rewrite", "make_old")
     assert set(range(OLDEST + 1, schema.VERSION + 1)) == TAKE_BACK.keys(), "say how to take back the newest step"
     change(Path(sys.argv[2]), sys.argv[1])
