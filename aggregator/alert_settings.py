@@ -14,12 +14,12 @@ class IncidentSettings(Settings, frozen=True):
 
     open_after: Annotated[
         Duration, Meta(description="how long, in known time, enough senders are stale before it begins")
-    ] = Duration(30_000_000)
+    ] = Duration.of("30s")
     unknown_after: Annotated[
         Duration, Meta(description="how long a site, region or the hub is unknown before it begins")
-    ] = Duration(60_000_000)
+    ] = Duration.of("1m")
     close_after: Annotated[Duration, Meta(description="for how long its cause must be gone before it is over")] = (
-        Duration(180_000_000)
+        Duration.of("3m")
     )
     least_share: Annotated[
         float,
@@ -78,9 +78,7 @@ def _parts(url: str) -> SplitResult:
 class AlertmanagerSettings(AddressSettings, frozen=True, tag_field="kind", tag="alertmanager"):
     """An Alertmanager, which is told through its API v2; one of these for each of a cluster."""
 
-    resend_every: Annotated[Duration, Meta(description="how often open incidents are sent again")] = Duration(
-        60_000_000
-    )
+    resend_every: Annotated[Duration, Meta(description="how often open incidents are sent again")] = Duration.of("1m")
 
 
 class WebhookSettings(AddressSettings, frozen=True, tag_field="kind", tag="webhook"):
@@ -98,7 +96,7 @@ class CommandSettings(Settings, frozen=True, tag_field="kind", tag="command"):
 class HeartbeatSettings(AddressSettings, frozen=True, tag_field="kind", tag="heartbeat"):
     """An address that is asked from time to time while all is well here: a dead man's switch."""
 
-    every: Annotated[Duration, Meta(description="how often")] = Duration(60_000_000)
+    every: Annotated[Duration, Meta(description="how often")] = Duration.of("1m")
 
 
 AlertSettings = AlertmanagerSettings | WebhookSettings | CommandSettings | HeartbeatSettings

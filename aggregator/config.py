@@ -52,7 +52,7 @@ class LakehouseSettings(Settings, frozen=True):
     jars: Annotated[FilePath, Meta(description="directory of Spark's jars; default: the user's cache")] = FilePath()
     registration_interval: Annotated[
         Duration, Meta(description="how often senders register: what the error bound of availability rests on")
-    ] = Duration(300_000_000)
+    ] = Duration.of("5m")
     choria_region: Annotated[
         str, Meta(description='region of plain Choria advisories that come on subjects of their own; "": not taken')
     ] = ""
@@ -61,7 +61,7 @@ class LakehouseSettings(Settings, frozen=True):
     ] = 12
     keep_snapshots: Annotated[
         Duration, Meta(description="how long what was replaced stays readable: longer than any query takes")
-    ] = Duration(86_400_000_000)
+    ] = Duration.of("1d")
     expire_after: Annotated[
         Duration, Meta(description='age at which registrations and quarantined records go; "0": never')
     ] = Duration(0)
@@ -71,7 +71,7 @@ class LakehouseSettings(Settings, frozen=True):
             description="age at which watermarks go whose time the next one of their block vouches for: longer than any"
             ' FLEET keeps them, which may bring them again; "0": never'
         ),
-    ] = Duration(30 * 86_400_000_000)
+    ] = Duration.of("30d")
     spark_master: Annotated[str, Meta(description="Spark's master, such as local[2] or spark://host:7077")] = "local[*]"
     spark: Annotated[dict[str, str], Meta(description="further settings of Spark, by their own names")] = msgspec.field(
         default_factory=dict
@@ -87,10 +87,10 @@ class LiveSettings(Settings, frozen=True):
     listen: Annotated[str, Meta(description="address and port to serve on")] = "127.0.0.1:8480"
     unknown_after: Annotated[
         Duration, Meta(description="a block whose known time ended longer ago is unknown: several watermarks' interval")
-    ] = Duration(60_000_000)
+    ] = Duration.of("1m")
     drop_listener_after: Annotated[
         Duration, Meta(description="who takes nothing of an answer for as long, or sends no whole request, is dropped")
-    ] = Duration(15_000_000)
+    ] = Duration.of("15s")
     hosts: Annotated[
         tuple[str, ...], Meta(description="names under which the service may be asked, beside localhost")
     ] = ()

@@ -9,6 +9,7 @@ from typing import IO
 
 from aggregator.demo import scenario
 from aggregator.demo.scenario import REGIONS, SITES, Scenario
+from shared.truth import Truth, read_truth
 
 _MARK = ".muster-demo"
 
@@ -68,6 +69,11 @@ class DemoDirectory:
 
     def truth_file(self, site: str) -> Path:
         return self.site(site) / "truth.jsonl"
+
+    def truth(self, site: str) -> Truth:
+        """Read what a site's simulator has written so far; raise TruthError, and OSError where it has not begun."""
+        with self.truth_file(site).open("rb") as lines:
+            return read_truth(lines)
 
     def log(self, name: str) -> Path:
         return self.logs / f"{name}.log"

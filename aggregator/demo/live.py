@@ -22,7 +22,7 @@ from aggregator.demo.stage import Stage
 from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.watch import HubWatch, NotInTime, until_archived
 from shared.instants import SECOND
-from shared.truth import TruthError, read_truth
+from shared.truth import TruthError
 
 START_DEADLINE = 90.0
 ARRIVAL_DEADLINE = 300.0
@@ -117,7 +117,7 @@ class LivePart:
         await _until(self._fleets_began, "the simulated fleets begin to register", START_DEADLINE)
 
     async def play(self) -> None:
-        began_at = max(self._began_at(site) for site in SITES)
+        began_at = max(self._directory.truth(site).header.started_at_us for site in SITES)
         for act in sorted(self._acts(), key=lambda act: act.at):
             due_at = began_at + self._played.length(act.at)
             await asyncio.sleep(max(0, due_at - _now()) / SECOND)
@@ -249,13 +249,9 @@ class LivePart:
                 raise NotInTime(f"the agent of {site} still has records for its region after {ARRIVAL_DEADLINE:g} s")
             await asyncio.sleep(_STATUS_POLL)
 
-    def _began_at(self, site: str) -> int:
-        with self._directory.truth_file(site).open("rb") as lines:
-            return read_truth(lines).header.started_at_us
-
     def _fleets_began(self) -> bool:
         with suppress(FileNotFoundError, TruthError):
-            return all(self._began_at(site) for site in SITES)
+            return all(self._directory.truth(site).header.started_at_us for site in SITES)
         return False
 
 

@@ -27,7 +27,7 @@ from shared.embedded.server import ServerFailed
 from shared.instants import SECOND
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 from shared.system_errors import reason_of
-from shared.truth import Truth, TruthError, read_truth
+from shared.truth import TruthError
 
 _EXPECTED = (
     ApiError,
@@ -152,7 +152,7 @@ async def _make_tables(directory: DemoDirectory, story: Story) -> None:
 
 
 def _compare(played: Scenario, directory: DemoDirectory, story: Story, left: Aftermath, found: Audit) -> bool:
-    truths = {site: _truth(directory.truth_file(site)) for site in SITES}
+    truths = {site: directory.truth(site) for site in SITES}
     evidence = Evidence(truths, tables.read(directory.tables), found, left.stopped)
     verdicts = judge_all(played, truths, evidence.published)
     kept = promises(verdicts, evidence)
@@ -183,8 +183,3 @@ def _show_servers(story: Story, stage: Stage) -> None:
         story.event(region, f"{stage.uplink_urls[region]}  stream FLEET, a leaf node of the hub")
     for site, url in stage.site_urls.items():
         story.event(site, f"{url}  stream REGISTRATION, in {SITES[site]}")
-
-
-def _truth(path: Path) -> Truth:
-    with path.open("rb") as lines:
-        return read_truth(lines)

@@ -12,6 +12,7 @@ import msgspec
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.server_reports import (
     GATHER_BRIEFLY,
+    GroupMember,
     clusters,
     format_jetstream,
     format_meta_group,
@@ -133,13 +134,14 @@ async def _reports(administrator: JetStream, narrator: Narrator) -> None:
     narrator.show("streams so far", sum(each.data.streams for each in held), 0)
 
     async def members() -> dict[str, bool]:
-        group = meta_group(await jetstream_states(administrator.client, len(NAMES)))
-        return {member.name: member.current and member.online for member in group}
+        return {each.name: each.current and each.online for each in await _meta_group(administrator, len(NAMES))}
 
     await narrator.comes("meta group: current and online", members, dict.fromkeys(NAMES, True))
-    narrator.output(
-        format_meta_group(meta_group(await jetstream_states(administrator.client, len(NAMES))), narrator.room)
-    )
+    narrator.output(format_meta_group(await _meta_group(administrator, len(NAMES)), narrator.room))
+
+
+async def _meta_group(administrator: JetStream, count: int) -> list[GroupMember]:
+    return meta_group(await jetstream_states(administrator.client, count))
 
 
 async def _place(topology: Topology, jetstream: JetStream, narrator: Narrator) -> None:
@@ -218,13 +220,10 @@ async def _lose_region_2(
     narrator.show("ORDERS takes writes", await jetstream.stores("orders.one", "meanwhile"), False)
 
     async def members() -> list[str]:
-        group = meta_group(await jetstream_states(administrator.client, len(left)))
-        return [member.name for member in group if member.current]
+        return [each.name for each in await _meta_group(administrator, len(left)) if each.current]
 
     await narrator.comes("current in the meta group", members, left)
-    narrator.output(
-        format_meta_group(meta_group(await jetstream_states(administrator.client, len(left))), narrator.room)
-    )
+    narrator.output(format_meta_group(await _meta_group(administrator, len(left)), narrator.room))
     narrator.sentence("a server that was killed did not say so, and is called online for a while: see current")
     third = {"name": "THIRD", "subjects": ["third"], "num_replicas": 3, "placement": {"tags": ["rg:3"]}}
 

@@ -114,7 +114,7 @@ class JetStreamAnswer(msgspec.Struct, frozen=True):
 T = TypeVar("T", ServerState, JetStreamAnswer)
 
 
-class Member(msgspec.Struct, frozen=True):
+class GroupMember(msgspec.Struct, frozen=True):
     """A line of the meta group's report."""
 
     name: str
@@ -143,19 +143,19 @@ def clusters(states: list[ServerState]) -> list[ClusterSize]:
     return [ClusterSize(name, len(of), sum(each.connections for each in of)) for name, of in by_name.items()]
 
 
-def meta_group(states: list[JetStreamAnswer]) -> list[Member]:
+def meta_group(states: list[JetStreamAnswer]) -> list[GroupMember]:
     """List the members of the meta group, as its leader sees them; none while there is no leader."""
     for each in states:
         meta = each.data.meta_cluster
         if each.leads:
-            leader = Member(meta.leader, meta.peer, leads=True)
+            leader = GroupMember(meta.leader, meta.peer, leads=True)
             return sorted([leader, *map(_follower, meta.replicas)], key=lambda member: member.name)
     return []
 
 
-def _follower(peer: Peer) -> Member:
+def _follower(peer: Peer) -> GroupMember:
     online = not peer.offline
-    return Member(peer.name, peer.peer, current=peer.current, online=online, active=peer.active, lag=peer.lag)
+    return GroupMember(peer.name, peer.peer, current=peer.current, online=online, active=peer.active, lag=peer.lag)
 
 
 def format_servers(states: list[ServerState], width: int = UNWRAPPED) -> str:
@@ -169,7 +169,7 @@ def format_jetstream(states: list[JetStreamAnswer], width: int = UNWRAPPED) -> s
     return format_table(_JETSTREAM_COLUMNS, states, width)
 
 
-def format_meta_group(members: list[Member], width: int = UNWRAPPED) -> str:
+def format_meta_group(members: list[GroupMember], width: int = UNWRAPPED) -> str:
     return format_table(_META_COLUMNS, members, width)
 
 
@@ -229,7 +229,7 @@ _JETSTREAM_COLUMNS: tuple[Column[JetStreamAnswer], ...] = (
     Column("api req", lambda each: f"{each.data.api.total:,}", right=True),
     Column("api err", lambda each: f"{each.data.api.errors:,}", right=True),
 )
-_META_COLUMNS: tuple[Column[Member], ...] = (
+_META_COLUMNS: tuple[Column[GroupMember], ...] = (
     Column("name", lambda each: each.name),
     Column("id", lambda each: each.id, spare=1),
     Column("leader", lambda each: "yes" if each.leads else ""),

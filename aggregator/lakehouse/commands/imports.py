@@ -266,8 +266,7 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
             f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
             f" {first.state} from {format_instant(first.started_at)} {end}"
         )
-        _tell_reasons(staged)
-        _tell_ambiguous(staged, mapping)
+        _tell_quarantined(staged, mapping)
 
 
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
@@ -286,8 +285,7 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
         echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
     for staged in result.files:
         echo(f"{staged.file}: {_range(staged)}", prose=True)
-        _tell_reasons(staged)
-        _tell_ambiguous(staged, mapping)
+        _tell_quarantined(staged, mapping)
     if result.waiting_from is not None:
         echo(f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it")
     echo(f"took {format_duration(round(result.seconds * 1e6))}")
@@ -297,14 +295,11 @@ def _range(staged: "Staged") -> str:
     return f"from {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}"
 
 
-def _tell_reasons(staged: "Staged") -> None:
+def _tell_quarantined(staged: "Staged", mapping: Mapping) -> None:
     from aggregator.lakehouse.imports.staging import remedy
 
     for reason, count in staged.reasons.items():
         echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
-
-
-def _tell_ambiguous(staged: "Staged", mapping: Mapping) -> None:
     if staged.ambiguous_count:
         taken = "quarantined" if mapping.ambiguous == "quarantine" else f"taken as --ambiguous {mapping.ambiguous} says"
         echo(

@@ -63,11 +63,11 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
         )
         for group in figures.groups
     ]
-    what = figures.grouping.noun
+    what, part = figures.grouping.noun, ", a part of the senders' names" if figures.grouping.is_by_name else ""
     return section(
         "map",
         f"Each {what} by {name}" if is_unit else f"Each {what}, {name} at a time",
-        f"Each row is a {what}{_explained(figures)}, each column {article}{name} of time. The figure is"
+        f"Each row is a {what}{part}, each column {article}{name} of time. The figure is"
         " availability in per cent: of the time that somebody watched, how much its senders were up. The stronger the"
         " colour, the worse; hatched is what nobody watched.",
         _legend(figures),
@@ -76,10 +76,6 @@ def heat_map_section(figures: Figures, clock: Clock) -> Html:
         _hour_maps(figures, clock) if step > HOUR else None,
         _table_behind(figures, clock),
     )
-
-
-def _explained(figures: Figures) -> str:
-    return ", a part of the senders' names" if figures.grouping.is_by_name else ""
 
 
 def _by_group(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:

@@ -115,7 +115,7 @@ class Clock(NamedTuple):
         seconds = ":%S" if self.period.length <= 2 * DAY else ""
         date = (
             ""
-            if self._one_day and self._in_it(at)
+            if self._one_day and at // DAY == self.period.started_at // DAY
             else f"{when.day} {when:%b} "
             if self._one_year
             else f"{when:%Y-%m-%d} "
@@ -158,6 +158,3 @@ class Clock(NamedTuple):
     def _one_year(self) -> bool:
         begin, end = (_EPOCH + timedelta(microseconds=at) for at in self.period)
         return begin.year == end.year or self.period.length < 300 * DAY
-
-    def _in_it(self, at: int) -> bool:
-        return at // DAY == self.period.started_at // DAY

@@ -35,7 +35,7 @@ def leave_its_end_to_python() -> None:
 
 def tell_failed_calls_once() -> None:
     """Keep py4j from logging each call that fails, traceback and all: whoever made the call is told, and tells."""
-    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
 
 
 def did_not_start(error: BaseException) -> bool:
@@ -63,7 +63,3 @@ def _name_of(number: int) -> str:
     except ValueError:
         # Those of real time have no names, but for the first and the last.
         return f"signal {number}"
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return record.module != "java_gateway"

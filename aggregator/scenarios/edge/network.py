@@ -4,7 +4,7 @@ Tokens of accounts are in every server's resolver, where a new one can be put wh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -120,10 +120,10 @@ class Network:
 
     @property
     def _leaves(self) -> str:
-        urls = _listed(server.leaf_url for server in self.clusters[HUB].servers.values())
+        urls = ", ".join(_quoted(server.leaf_url) for server in self.clusters[HUB].servers.values())
         accounts = {} if self._is_cut else {each.key.public: self._credentials.path(each) for each in self.joined}
         remotes = "\n".join(
-            f"  {{ urls: {urls}, account: {key}, credentials: {_quoted(path)} }}" for key, path in accounts.items()
+            f"  {{ urls: [{urls}], account: {key}, credentials: {_quoted(path)} }}" for key, path in accounts.items()
         )
         return f"leafnodes {{ no_advertise: true, reconnect: 1s, remotes: [\n{remotes}\n] }}"
 
@@ -188,10 +188,6 @@ def server_names() -> list[str]:
 
 def _members(cluster: str) -> list[Member]:
     return [Member(f"{cluster}-{number}") for number in range(1, SERVERS_EACH + 1)]
-
-
-def _listed(values: Iterable[str]) -> str:
-    return "[" + ", ".join(map(_quoted, values)) + "]"
 
 
 def _quoted(value: object) -> str:

@@ -48,7 +48,8 @@ async def play(topology: Topology, at_hub: JetStream, narrator: Narrator) -> Non
     narrator.chapter("Mirrors")
     origin = await at_hub.messages("ORIGIN")
     later = [message for message in origin if message["seq"] > START]
-    await topology.apply(ORIGIN + MIRRORS.format(start=later[0]["seq"], since=_instant(later[0])))
+    since = format_instant(parse_instant(later[0]["time"]))
+    await topology.apply(ORIGIN + MIRRORS.format(start=later[0]["seq"], since=since))
     of_b = [message for message in origin if message["subject"] == "o.b"]
     filters = 'elsewhere, that a mirror takes "no subject filter". Today it does'
     for name, claim, messages, note in (
@@ -89,7 +90,3 @@ async def _consume(at_hub: JetStream, narrator: Narrator) -> None:
     await at_hub.request(*explicit_consumer("MIRROR", "reader", filter_subject="o.b"))
     wanted = await at_hub.bodies("MIRROR_OF_B")
     narrator.show("a consumer with a filter gets", await at_hub.fetch("MIRROR", "reader", len(wanted)), wanted)
-
-
-def _instant(message: dict[str, str]) -> str:
-    return format_instant(parse_instant(message["time"]))

@@ -70,7 +70,7 @@ class Replication(msgspec.Struct, frozen=True):
     @property
     def subjects(self) -> tuple[str, ...]:
         """Which of the origin's subjects are taken; none: all."""
-        return tuple(subject for subject, _ in taken_subjects(self.source))
+        return tuple(subjects_taken(self.source))
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -288,3 +288,7 @@ def taken_subjects(source: Config) -> list[tuple[str, str]]:
     if source.get("filter_subject"):
         return [(source["filter_subject"], "")]
     return [(each["src"], each.get("dest") or "") for each in source.get("subject_transforms") or []]
+
+
+def subjects_taken(source: Config) -> list[str]:
+    return [subject for subject, _ in taken_subjects(source)]

@@ -130,6 +130,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     gone = {each.key for each in changes if each.action is Action.DELETE}
     changes.extend(Change(Action.DELETE, *each.key, (), {}, each.destroys) for each in left if each.key not in gone)
     silent = {*problems, *found.away}
+    by_hand = (f"{each.place}: {each.name} {harm.text}" for each, harm in found_harms(wanted, found) if not harm.mended)
     in_order = sorted(changes, key=lambda change: change.action is Action.DELETE)
     larger = [change for change in in_order if _takes_other_sizes(change)]
     in_order = [*reversed(larger), *(change for change in in_order if change not in larger)]
@@ -138,7 +139,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
         problems,
         tuple(refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        (*gatherings(decided, found), *_left_to_people(wanted, found), *not_copied(found)),
+        (*gatherings(decided, found), *by_hand, *not_copied(found)),
         tuple(sorted(key for key in sealed if key[0] not in problems)),
     )
 
@@ -150,12 +151,6 @@ def _takes_other_sizes(change: Change) -> bool:
     """
     fields = {each.field for each in change.fields}
     return change.action is Action.UPDATE and "max_msg_size" in fields and fields.isdisjoint({"sources", "mirror"})
-
-
-def _left_to_people(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
-    for stream, harm in found_harms(wanted, found):
-        if not harm.mended:
-            yield f"{stream.place}: {stream.name} {harm.text}"
 
 
 def _copier_of(wanted: Desired) -> StreamKey | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from aggregator.topology.confinement import is_confined
 from aggregator.topology.model import Config
-from aggregator.topology.observed.state import FoundStream, api_of, is_same_source, taken_subjects
+from aggregator.topology.observed.state import FoundStream, api_of, is_same_source, subjects_taken
 from shared.instants import parse_instant
 
 _BEYOND = {
@@ -154,7 +154,7 @@ def confines(new: Config, old: Config) -> bool:
 
 
 def title(source: Config) -> str:
-    taken = ", ".join(subject for subject, _ in taken_subjects(source))
+    taken = ", ".join(subjects_taken(source))
     return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
 
 

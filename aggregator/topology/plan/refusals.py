@@ -12,7 +12,7 @@ must not keep the hub from being changed by a source that it adds.
 from collections.abc import Iterable, Iterator
 
 from aggregator.topology.confinement import confinement_of, is_confined
-from aggregator.topology.model import Config, Desired, DesiredStream, Origin
+from aggregator.topology.model import Config, Desired, DesiredStream
 from aggregator.topology.observed.state import Found, is_same_source, origin_place, sources_of, taken_subjects
 from aggregator.topology.plan.differences import title
 
@@ -28,7 +28,7 @@ def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
             existing = found.streams.get(origin.key)
             retention = existing.config.get("retention") if existing is not None else None
             retention = retentions.get((origin.place.domain, origin.name), retention)
-            why = "" if origin.allow else _why(retention, _crosses_a_leaf_link(stream, origin))
+            why = "" if origin.allow else _why(retention, stream.place.domain != origin.place.domain)
             if why:
                 yield f"{stream.place}: {stream.name} shall copy {origin.name} of {origin.place}, {why}: {_REMEDY}"
         for source in stream.config.get("sources") or ():
@@ -78,15 +78,11 @@ def _conflict_text(stream: DesiredStream, source: Config, gathered: Config) -> s
     )
 
 
-def _why(retention: str | None, crosses: bool) -> str:
+def _why(retention: str | None, crosses_a_leaf_link: bool) -> str:
     if retention == "interest":
         return "whose retention is interest: what comes while nobody reads, the copy included, is lost"
-    if retention == "workqueue" and crosses:
+    if retention == "workqueue" and crosses_a_leaf_link:
         return (
             "a workqueue behind a leaf link: while the link is down others may take and remove what the copy then lacks"
         )
     return ""
-
-
-def _crosses_a_leaf_link(stream: DesiredStream, origin: Origin) -> bool:
-    return stream.place.domain != origin.place.domain

@@ -117,7 +117,7 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
                 "domain": change.place.domain,
                 "stream": change.stream,
                 "consumer": change.consumer,
-                "fields": [_field_as_json(field) for field in change.fields],
+                "fields": [{"field": each.field, "from": each.before, "to": each.after} for each in change.fields],
                 "destroys": change.destroys,
                 "remark": change.remark,
             }
@@ -131,10 +131,6 @@ def plan_as_json(plan: Plan) -> dict[str, Any]:
             {"place": str(change.place), "stream": change.stream, "consumer": change.consumer} for change in plan.left
         ],
     }
-
-
-def _field_as_json(field: FieldChange) -> dict[str, Any]:
-    return {"field": field.field, "from": field.before, "to": field.after}
 
 
 def _shown(field: str, value: Any) -> str:

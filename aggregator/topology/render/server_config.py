@@ -137,7 +137,8 @@ def _mapped(account: Account) -> dict[str, str]:
     """
     if account.jetstream or _WHOLE_API in [subject for subject, _ in account.takes]:
         return {}
-    return {subject: _lent_api(subject, lender) for subject, lender in account.takes if _API.match(subject)}
+    asked = [(subject, lender) for subject, lender in account.takes if _API.match(subject)]
+    return {subject: f"JS.{lender}.API.{_API.sub('', subject)}" for subject, lender in asked}
 
 
 def _exports(kind: str, lent: tuple[tuple[str, str], ...]) -> Iterator[str]:
@@ -150,10 +151,6 @@ def _exports(kind: str, lent: tuple[tuple[str, str], ...]) -> Iterator[str]:
         many = "response: stream, " if kind == "service" and _ANSWERED_OFTEN.search(subject) else ""
         accounts = ", ".join(map(_quoted, names))
         yield f"{{ {kind}: {_quoted(subject)}, {many}accounts: [{accounts}] }}"
-
-
-def _lent_api(subject: str, lender: str) -> str:
-    return f"JS.{lender}.API.{_API.sub('', subject)}"
 
 
 def _user(grant: Grant, key: str, mapped: dict[str, str]) -> Iterator[str]:

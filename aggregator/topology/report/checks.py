@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from aggregator.topology.desired import is_beside_the_archive
-from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, lines_by_place
-from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, taken_subjects
+from aggregator.topology.model import Desired, DesiredConsumer, DesiredStream, lines_by_place
+from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, subjects_taken
 from aggregator.topology.plan.differences import NEARLY_FULL
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
@@ -47,8 +47,9 @@ def check(
     wanted = with_durable_sources(wanted, found)
     shown = report(wanted, found)
     judged = [
-        *_places(found),
-        *_silences(found),
+        *(Kind.UNREACHABLE.of(str(place), reason) for place, reason in found.unreachable.items()),
+        # Of all, wanted or only copied: nobody knows how it is.
+        *(Kind.NO_ANSWER.of(str(key[0]), silence(key, found)) for key in sorted(found.silent)),
         *_streams(wanted, found),
         *_harms(wanted, found),
         *_refused(wanted, found),
@@ -69,17 +70,6 @@ def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
     watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
     copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
     return f"OK - {len(shown.streams)} streams, {copies}{watched}"
-
-
-def _places(found: Found) -> Iterator[Finding]:
-    for place, reason in found.unreachable.items():
-        yield Kind.UNREACHABLE.of(str(place), reason)
-
-
-def _silences(found: Found) -> Iterator[Finding]:
-    """Tell of all that gave no answer, wanted or only copied: nobody knows how it is."""
-    for key in sorted(found.silent):
-        yield Kind.NO_ANSWER.of(str(key[0]), silence(key, found))
 
 
 def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Finding]:
@@ -163,18 +153,14 @@ def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterato
     A mirror is made again itself, and one that is confined is another source then.
     """
     without = {
-        (str(each.copying.place), each.copying.stream, str(each.place), each.stream, _taken(each.copying.source))
+        (str(copying.place), copying.stream, str(each.place), each.stream, tuple(subjects_taken(copying.source)))
         for each in wanted
-        if isinstance(each, DesiredConsumer) and each.copying is not None and _is_lacking(each, found)
+        if isinstance(each, DesiredConsumer) and (copying := each.copying) is not None and _is_lacking(each, found)
     }
     for row in shown.replication:
         is_without = (row.place, row.stream, row.source_place, row.source, row.takes) in without
         is_brought = is_without and not row.confined and row.kind != "mirror"
         yield msgspec.structs.replace(row, beyond=0) if is_brought else row
-
-
-def _taken(source: Config) -> tuple[str, ...]:
-    return tuple(subject for subject, _ in taken_subjects(source))
 
 
 def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:

@@ -11,7 +11,6 @@ import msgspec
 from aggregator.topology.confinement import is_confined
 from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
 from aggregator.topology.observed.state import (
-    Cluster,
     External,
     Found,
     FoundStream,
@@ -158,6 +157,7 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
         missing = silent or "is missing: apply creates it"
         missing = "unreachable" if wanted.place in found.unreachable else missing
         return StreamRow(name=wanted.name, place=str(wanted.place), kind=kind, error=missing)
+    members = {*(replica.name for replica in stream.cluster.replicas), stream.cluster.leader}
     return StreamRow(
         name=wanted.name,
         place=str(wanted.place),
@@ -172,7 +172,7 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
         deleted=stream.state.num_deleted,
         lost=len(stream.state.lost.msgs),
         placement=tuple((stream.config.get("placement") or {}).get("tags") or ()),
-        servers=_servers(stream.cluster),
+        servers=tuple(sorted(members - {""})) if stream.cluster.name else (),
         leader=stream.cluster.leader,
         created=format_instant(parse_instant(stream.created) // _SECOND * _SECOND),
     )
@@ -265,13 +265,6 @@ def origin_of(found: Found, copier: DesiredStream, copied: Replication) -> tuple
         if name == copied.name and same_api and place.connection == copier.place.connection:
             return (place, name), stream
     return None
-
-
-def _servers(cluster: Cluster) -> tuple[str, ...]:
-    """Name the servers of a cluster that hold a stream; none where a server stands alone."""
-    return (
-        tuple(sorted({*(replica.name for replica in cluster.replicas), cluster.leader} - {""})) if cluster.name else ()
-    )
 
 
 def _place_of(api: str) -> str:

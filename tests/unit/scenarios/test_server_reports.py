@@ -2,9 +2,9 @@
 
 from aggregator.scenarios.server_reports import (
     ClusterSize,
+    GroupMember,
     JetStreamAnswer,
     JetStreamState,
-    Member,
     MetaGroup,
     Peer,
     Server,
@@ -48,9 +48,9 @@ def test_the_meta_group_is_told_by_its_leader() -> None:
     states = [answer("a", "b"), answer("b", "b", *peers), answer("c", "b")]
     members = meta_group(states)
     assert members == [
-        Member("a", "id-a", current=True, online=True, active=1_000),
-        Member("b", "id-b", leads=True),
-        Member("c", "id-c", current=False, online=False, active=5_000_000_000, lag=7),
+        GroupMember("a", "id-a", current=True, online=True, active=1_000),
+        GroupMember("b", "id-b", leads=True),
+        GroupMember("c", "id-c", current=False, online=False, active=5_000_000_000, lag=7),
     ]
     assert format_meta_group(members).splitlines()[3].split() == ["c", "id-c", "no", "no", "5s", "7"]
     assert "b*" in format_jetstream(states)
