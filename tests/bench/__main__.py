@@ -26,6 +26,7 @@ from tests.bench.measures import (
     lakehouse,
     lakehouse_import,
     lakehouse_runs,
+    lakehouse_sites,
     lakehouse_year,
     live,
     million,
@@ -60,6 +61,7 @@ MEASURES: dict[str, Measure] = {
 LAKEHOUSE: dict[str, Measure] = {
     **lakehouse_runs.MEASURES,
     **lakehouse.MEASURES,
+    **lakehouse_sites.MEASURES,
     **lakehouse_year.MEASURES,
     **lakehouse_import.MEASURES,
 }
