@@ -2,7 +2,8 @@
 
 A table takes what lies beyond its own position, so a job killed between two commits goes on where each table was. A
 record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
-the table's partition, so that only the days touched are compared.
+the table's partition, so that only the days touched are compared. A watermark that was folded is recognized by those
+between which it lay.
 
 Most messages are advisories, which are in data files already when their chunk has been read (``staging``). Files in
 which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise Spark reads
@@ -24,6 +25,7 @@ from aggregator.lakehouse.bronze.decode import TABLES as DECODED
 from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
+from aggregator.lakehouse.derive.folded_watermarks import days_folded, folded_arrivals
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
@@ -193,10 +195,15 @@ def _write(
     assert rows is not None
     present = spark.table(table.identifier).where(within(sorted(new.days), _DAY_OF[table.name]))
     duplicate_count = 0
-    if _are_all_different(rows, present, table):
+    folded_days = days_folded(spark, new.days) if table is WATERMARKS else []
+    if not folded_days and _are_all_different(rows, present, table):
         added = commits.append(rows, table, position, seen)
     else:
-        duplicates = duplicate_arrivals(rows, present, table).persist()
+        duplicates = duplicate_arrivals(rows, present, table)
+        if folded_days:
+            again = folded_arrivals(rows, spark.table(table.identifier), folded_days)
+            duplicates = duplicates.unionAll(again).distinct()
+        duplicates = duplicates.persist()
         duplicate_count = duplicates.count()
         fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
         added = commits.append(fresh, table, position, seen)

@@ -7,7 +7,7 @@ what is made of those that are left is exactly what is made of all, and their nu
 days.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -39,6 +39,42 @@ def folded(watermarks: DataFrame, known_through: int) -> DataFrame:
     return watermarks.withColumn("is_between", _is_between(_SAID, is_known)).where("NOT is_between").drop("is_between")
 
 
+def days_folded(spark: SparkSession, days: Collection[date]) -> list[date]:
+    """Give those of ``days`` that the table ``watermarks`` has folded."""
+    folded_through = int(Iceberg(spark).load(WATERMARKS).properties().get(_FOLDED) or 0)
+    return [day for day in days if (day - _EPOCH).days < folded_through]
+
+
+def folded_arrivals(rows: DataFrame, present: DataFrame, days: Collection[date]) -> DataFrame:
+    """Give as ``arrival`` the ``hub_sequence`` of each of ``rows`` that lies where the table has folded others.
+
+    ``present`` has the table's rows, ``days`` are folded: what lies there between two that say the same was there once,
+    or says nothing more.
+    """
+    sides = [
+        believed_watermarks(side).select(
+            *BLOCK,
+            "observed_through",
+            f.to_date("observed_through").alias("day"),
+            arrival.alias("arrival"),
+            _told((*_SAID, *_SPOKEN_BY)).alias("told"),
+        )
+        for side, arrival in ((_said_on(present, days), f.lit(None).cast("bigint")), (rows, f.col("hub_sequence")))
+    ]
+    in_time = Window.partitionBy(*BLOCK, "day").orderBy("observed_through")
+    kept = f.when(f.col("arrival").isNull(), f.col("told"))
+    # One of the same instant lies on both sides.
+    before = f.last(kept, ignorenulls=True).over(in_time.rangeBetween(Window.unboundedPreceding, Window.currentRow))
+    after = f.first(kept, ignorenulls=True).over(in_time.rangeBetween(Window.currentRow, Window.unboundedFollowing))
+    return (
+        sides[0]
+        .unionAll(sides[1])
+        .withColumn("is_between", (before == f.col("told")) & (after == f.col("told")))
+        .where("arrival IS NOT NULL AND is_between")
+        .select("arrival")
+    )
+
+
 def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
     """Fold what the table ``watermarks`` has of days before ``midnight`` (microseconds); give how many rows went.
 
@@ -65,10 +101,9 @@ def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
 
 def _kept(rows: DataFrame, days: Sequence[date]) -> DataFrame:
     """Give the rows of ``days`` that stay."""
-    is_ahead = f.col("observed_through") > f.col("archived_at")
-    # What claims a time to come has its place among those of the day on which it was stored.
-    found = rows.where(within(days, "observed_through") | (is_ahead & within(days, "archived_at")))
-    said = found.select("*", f.struct(*WATERMARKS.column_names).alias("said"), is_ahead.alias("is_ahead"))
+    said = _said_on(rows, days).select(
+        "*", f.struct(*WATERMARKS.column_names).alias("said"), _is_ahead().alias("is_ahead")
+    )
     between = _is_between((*_SAID, *_SPOKEN_BY)) & ~f.col("is_ahead")
     return (
         believed_watermarks(said)
@@ -79,15 +114,30 @@ def _kept(rows: DataFrame, days: Sequence[date]) -> DataFrame:
     )
 
 
+def _said_on(rows: DataFrame, days: Collection[date]) -> DataFrame:
+    """Select the rows of ``days``: what claims a time to come has its place on the day on which it was stored."""
+    return rows.where(within(days, "observed_through") | (_is_ahead() & within(days, "archived_at")))
+
+
+def _is_ahead() -> Column:
+    return f.col("observed_through") > f.col("archived_at")
+
+
 def _is_between(said: Sequence[str], *others: Column) -> Column:
     through, since, archived_at = f.col("observed_through"), f.col("observed_since"), f.col("archived_at")
     in_time = Window.partitionBy(*BLOCK, f.to_date(through)).orderBy(
         "observed_through", "advisory_ordinal", "observed_since", "archived_at", "hub_sequence"
     )
-    is_recent = f.unix_micros(through) - f.unix_micros(since) < _LONG
-    told = f.struct(*said, *others, f.when(is_recent, since).alias("since"))
+    told = _told(said, *others)
     whole = f.struct(told.alias("told"), since, archived_at)
     before, after = (of(whole).over(in_time) for of in (f.lag, f.lead))
     same = before["told"].eqNullSafe(told) & after["told"].eqNullSafe(told)
     in_order = (before["archived_at"] <= archived_at) & (archived_at <= after["archived_at"])
     return f.coalesce(same & in_order & (before["observed_since"] <= since), f.lit(False))
+
+
+def _told(said: Sequence[str], *others: Column) -> Column:
+    """Put together what two watermarks must both say so that those between them say nothing more."""
+    since = f.col("observed_since")
+    is_recent = f.unix_micros("observed_through") - f.unix_micros(since) < _LONG
+    return f.struct(*said, *others, f.when(is_recent, since).alias("since"))

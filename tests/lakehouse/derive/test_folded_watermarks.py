@@ -1,11 +1,17 @@
-"""Watermarks whose time the next ones vouch for may go: what is made of those that stay is what was made of all."""
+"""Watermarks whose time the next ones vouch for may go: what is made of those that stay is what was made of all.
+
+None that went is taken for new when it comes again.
+"""
 
 import random
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
+from aggregator.lakehouse.bronze import writer
+from aggregator.lakehouse.bronze.writer import Arrivals, Counts
 from aggregator.lakehouse.derive import derivation, folded_watermarks
 from aggregator.lakehouse.derive.folded_watermarks import fold
 from aggregator.lakehouse.tables.schemas import WATERMARKS
@@ -31,6 +37,12 @@ def draw_dense(draw: random.Random, number: int) -> BlockHistory:
     return block._replace(marks=marks)
 
 
+def arrive(archive: Archive, rows: DataFrame) -> Counts:
+    """Take watermarks that the archive holds once more."""
+    days = {day for (day,) in rows.select(f.to_date("observed_through")).distinct().collect()}
+    return writer._take_table(archive.spark, Arrivals(rows, rows.count(), days), WATERMARKS, archive.position)
+
+
 def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +57,7 @@ def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
         archive.derive()
     monkeypatch.setattr(folded_watermarks, "_DAYS_AT_ONCE", 2)
     wanted, held = archive.tables(), Iceberg(archive.spark).row_count(WATERMARKS)
+    delivered = archive.spark.table(WATERMARKS.identifier).localCheckpoint()
     archive.maintain()
     assert Iceberg(archive.spark).row_count(WATERMARKS) < held * 3 / 4
     # Which folds by itself what the table still has of a run.
@@ -53,3 +66,15 @@ def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
     before = commits.snapshots(archive.spark, [WATERMARKS])
     assert fold(archive.spark, KNOWN - DAY, archive.position) == 0
     assert commits.snapshots(archive.spark, [WATERMARKS]) == before
+    # What is delivered again is a duplicate, also where it was folded; what says more is new.
+    again = delivered.withColumns(
+        {"hub_sequence": f.col("hub_sequence") + held, "archived_at": f.timestamp_micros(f.lit(KNOWN))}
+    )
+    counts = arrive(archive, again)
+    assert (counts.written, counts.duplicates) == (0, held)
+    more = (
+        again.where("advisory_ordinal > 0")
+        .limit(1)
+        .withColumns({"advisory_ordinal": f.col("advisory_ordinal") + 100, "boot_id": f.lit("another")})
+    )
+    assert arrive(archive, more) == Counts(read=1, written=1)
