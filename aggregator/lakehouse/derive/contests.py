@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.contests import Contest, Life, beginnings, contests, silences, silent_throughout
+from aggregator.archive.contests import BlockKey, Contest, Life, beginnings, contests, silences, silent_throughout
 from aggregator.lakehouse.derive.intervals import BLOCK
 from aggregator.lakehouse.tables.causes import Cause
 
@@ -85,6 +85,19 @@ def store_changes(continuations: DataFrame, found: Iterable[Contest]) -> DataFra
         .unionAll(beginning.select(*BLOCK, f.timestamp_micros("since")))
         .distinct()
     )
+
+
+def withdrawn(like: DataFrame, before: Iterable[Contest], found: Iterable[Contest]) -> DataFrame | None:
+    """Give (region, site, block) of the contests ``before`` that no longer reach as far; None: nearly always.
+
+    A third agent that is heard late, and goes on for longer, is what others are compared with from then on.
+    """
+    ends: dict[tuple[BlockKey, int], int] = {}
+    for contest in found:
+        beginning = contest.block, contest.started_at
+        ends[beginning] = max(contest.ended_at, ends.get(beginning, 0))
+    blocks = {each.block for each in before if each.ended_at > ends.get((each.block, each.started_at), 0)}
+    return like.sparkSession.createDataFrame(sorted(blocks), _BLOCK_TYPES) if blocks else None
 
 
 def of_changed_blocks(advisories: DataFrame, before: Iterable[Contest], found: Iterable[Contest]) -> DataFrame | None:

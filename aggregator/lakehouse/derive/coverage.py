@@ -35,6 +35,17 @@ def said_before(coverage: DataFrame) -> DataFrame:
     )
 
 
+def since(spans: DataFrame, begins: Mapping[int, int]) -> DataFrame:
+    """Cut off what of ``spans``, as of ``site_coverage``, lies before ``begins``: microseconds by bucket of sites."""
+    begin_at = begin_of_bucket(begins)
+    return (
+        spans.withColumn("site_bucket", site_bucket())
+        .where(f.col("ended_at") >= begin_at)
+        .withColumn("started_at", f.greatest("started_at", begin_at))
+        .drop("site_bucket")
+    )
+
+
 def coverage_windows(coverage: DataFrame, unit: int, begins: Mapping[int, int], known_through: int) -> DataFrame:
     """Cut the coverage into windows of ``unit`` microseconds, one row for each block and window that any of it touches.
 

@@ -53,7 +53,7 @@ from aggregator.lakehouse.tables.schemas import (
 from aggregator.lakehouse.warehouse import commits, layout
 from aggregator.lakehouse.warehouse.commits import WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
-from aggregator.lakehouse.warehouse.layout import FOR_EVER, Days, selected, whole_files
+from aggregator.lakehouse.warehouse.layout import Days, days_since, selected, whole_files
 from aggregator.lakehouse.warehouse.windows import DAY_US, HOUR_US
 from shared.instants import SECOND
 
@@ -117,9 +117,10 @@ class Derivation:
             imports = self._read(IMPORTS)
             interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
             seen = seen.unionByName(imported_coverage(imports, known_through))
-        self._write(seen, SITE_COVERAGE)
-        since, site_count = self._extent()
+        seen = seen.persist()
+        since, site_count = _extent(seen)
         layout.divide(self._spark, site_count)
+        self._write(seen, SITE_COVERAGE, since=since)
         self._write(interval_rows, SENDER_INTERVALS, since=since)
         self._windows(dict.fromkeys(range(SITE_BUCKETS), 0), self._declared(), since)
 
@@ -137,11 +138,15 @@ class Derivation:
         self._write(update.continuations(), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
-        self._write(update.coverage(after, found), SITE_COVERAGE)
+        seen = update.coverage(after, found)
+        self._write_since(seen.begins, seen.rows, SITE_COVERAGE)
         interval_rows = update.interval_rows(after, found)
         self._write(interval_rows.rows, SENDER_INTERVALS, interval_rows.where, interval_rows.since)
+        changed = selected(days_since(seen.begins), SITE_COVERAGE)
         begins = windows_begin(
-            (interval_rows.old, interval_rows.new), (before.coverage, self._read(SITE_COVERAGE)), known_before
+            (interval_rows.old, interval_rows.new),
+            (before.coverage.where(changed), self._read(SITE_COVERAGE).where(changed)),
+            known_before,
         )
         windows = self._declared()
         begins = begin_with(begins, declared(self._spark, checkpoint.position.sequence), windows)
@@ -157,7 +162,10 @@ class Derivation:
         """
         known_through, interval = self._known_through, self._interval
         maintenance = DeclaredMaintenance(self._spark, windows, min(begins.values()), known_through)
-        intervals, covered = self._read(SENDER_INTERVALS), maintenance.cut_coverage(self._read(SITE_COVERAGE))
+        # Files of days before all of them are left unread.
+        reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
+        covered = maintenance.cut_coverage(self._read(SITE_COVERAGE).where(reaches))
+        intervals = self._read(SENDER_INTERVALS)
         by_day = computed_once(coverage.coverage_windows(covered, DAY_US, begins, known_through))
         held = by_day.agg(
             f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
@@ -181,7 +189,7 @@ class Derivation:
         write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
         exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
         write(exceptions, SENDER_DAY_EXCEPTIONS)
-        in_time = selected(_days_since(begins), SENDER_DAY_EXCEPTIONS)
+        in_time = selected(days_since(begins), SENDER_DAY_EXCEPTIONS)
         days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(in_time))
         site_days = computed_once(
             availability.site_availability_daily(spans, days_cut, by_day, known_through, interval)
@@ -202,16 +210,9 @@ class Derivation:
     def _read(self, table: Table) -> DataFrame:
         return self._spark.table(table.identifier)
 
-    def _extent(self) -> tuple[int, int]:
-        """Give the first day that anything is known of, and count the sites."""
-        begin = f.min(f.unix_micros("started_at"))
-        found = self._read(SITE_COVERAGE).agg(begin, f.count_distinct("region", "site")).first()
-        assert found is not None
-        return (found[0] or 0) // DAY_US, found[1]
-
     def _write_since(self, begins: Mapping[int, int], rows: DataFrame, table: Table) -> None:
         """Write ``rows`` in the place of those from ``begins`` on, and again what their files had of days before."""
-        whole = whole_files(self._spark, table, _days_since(begins))
+        whole = whole_files(self._spark, table, days_since(begins))
         before = [
             Days(bucket, bucket + 1, each.first, min(each.end, begins[bucket] // DAY_US))
             for each in whole
@@ -265,8 +266,11 @@ def _import_availability(imports: DataFrame) -> DataFrame:
     return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))
 
 
-def _days_since(begins: Mapping[int, int]) -> list[Days]:
-    return [Days(bucket, bucket + 1, midnight // DAY_US, FOR_EVER) for bucket, midnight in begins.items()]
+def _extent(coverage: DataFrame) -> tuple[int, int]:
+    """Give the first day that anything is known of, and count the sites."""
+    found = coverage.agg(f.min(f.unix_micros("started_at")), f.count_distinct("region", "site")).first()
+    assert found is not None
+    return (found[0] or 0) // DAY_US, found[1]
 
 
 def _day(midnight: int) -> date:

@@ -4,18 +4,23 @@ What was committed is gone on from wherever records came in their order, and rea
 block, where they did not. The result is that of a computation of everything.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import Contest
 from aggregator.lakehouse.derive import changed_senders, contests, coverage, watermark_coverage
 from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
 from aggregator.lakehouse.derive.folded_watermarks import folded
-from aggregator.lakehouse.derive.intervals import BLOCK, SENDER
+from aggregator.lakehouse.derive.intervals import BLOCK, SENDER, site_bucket
+from aggregator.lakehouse.derive.watermark_coverage import LIFE
+from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
+from aggregator.lakehouse.tables.schemas import SITE_BUCKETS, SITE_COVERAGE
+from aggregator.lakehouse.warehouse.layout import days_since, selected
+from aggregator.lakehouse.warehouse.windows import DAY_US
 
 
 class Records(NamedTuple):
@@ -35,6 +40,13 @@ class Before(NamedTuple):
     continuations: DataFrame
 
 
+class ChangedCoverage(NamedTuple):
+    """``rows`` to put in the place of those that end after ``begins``: midnights (microseconds) by bucket of sites."""
+
+    rows: DataFrame
+    begins: Mapping[int, int]
+
+
 class Survey(NamedTuple):
     """How much of what is new is not in order, so that plans need not provide for what is not there."""
 
@@ -49,6 +61,38 @@ def said_beside(continuations: DataFrame, found: Collection[Contest]) -> DataFra
     """Give the spans that no single watermark stands for, from rows of ``continuations`` and the contests in them."""
     spans = watermark_coverage.assumed_spans(continuations).unionByName(watermark_coverage.first_words(continuations))
     return spans.unionByName(contests.contested_spans(continuations, found)) if found else spans
+
+
+def news(before: DataFrame, after: DataFrame) -> DataFrame:
+    """Say since when (region, site, block, ``at``: microseconds) records in order tell more of a block.
+
+    ``before`` and ``after`` have the rows of ``continuations`` without them and with them.
+    """
+    told = ("observed_through", "last_observed_through", "first_observed_since", "assumed_from", "assumed_to")
+    life = f.struct(*told, "first_word_at")
+    both = (
+        before.select(*LIFE, life.alias("old"))
+        .unionByName(after.select(*LIFE, life.alias("new")), allowMissingColumns=True)
+        .groupBy(*LIFE)
+        .agg(f.max("old").alias("old"), f.max("new").alias("new"))
+    )
+    old, new = f.col("old"), f.col("new")
+
+    def differ(*names: str) -> Column:
+        return ~f.struct(*(old[name] for name in names)).eqNullSafe(f.struct(*(new[name] for name in names)))
+
+    is_longer = old["assumed_from"] == new["assumed_from"]
+    at = f.least(
+        f.when(
+            differ("observed_through", "last_observed_through"),
+            f.coalesce(old["observed_through"], new["first_observed_since"]),
+        ),
+        f.when(
+            differ("assumed_from", "assumed_to"), f.when(is_longer, old["assumed_to"]).otherwise(new["assumed_from"])
+        ),
+        f.when(differ("first_word_at"), new["first_word_at"]),
+    )
+    return both.select(*BLOCK, f.unix_micros(at).alias("at")).where("at IS NOT NULL")
 
 
 class IncrementalUpdate:
@@ -74,10 +118,8 @@ class IncrementalUpdate:
         known = watermark_coverage.rebuilds(before.continuations)
         self._lost_stores = told.join(known, [*BLOCK, "rebuilt_at"], "left_anti").select(*BLOCK).distinct()
         self._survey = self._look()
-        self._in_order, self._continuations, self._said = self._going_on_in_order()
-        self._pages = watermark_coverage.ledger(self._in_order.advisories)
-        advisories, watermarks = self._in_order
-        self._doubts = watermark_coverage.doubts(watermarks, advisories, self._pages, self._continuations)
+        self._contested = contests.found_in(before.continuations)
+        self._go_on_in_order()
 
     def continuations(self) -> DataFrame:
         """Give the rows of the table ``continuations``."""
@@ -85,17 +127,40 @@ class IncrementalUpdate:
             self._in_order.watermarks, self._pages, self._continuations, self._doubts, self._known_through
         )
 
-    def coverage(self, continuations: DataFrame, found: Collection[Contest]) -> DataFrame:
-        """Give the rows of ``site_coverage``; ``continuations`` as this made them, ``found`` the contests in them."""
-        spans = (
-            coverage.said_before(self._said)
-            .unionByName(
-                watermark_coverage.vouched(self._in_order.watermarks, self._pages, self._continuations, self._doubts)
-            )
-            .unionByName(said_beside(continuations, found))
-        )
-        imported = self._before.coverage.where(f.col("cause").isin(*OF_IMPORTS))
-        return coverage.site_coverage(spans, self._losses, self._known_through).unionByName(imported)
+    def coverage(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedCoverage:
+        """Say what becomes of ``site_coverage``; ``continuations`` as this made them, ``found`` the contests in them.
+
+        In order, nothing is said of the time before the first of what is new: what ended by then stays as it is.
+        """
+        withdrawn = contests.withdrawn(continuations, self._contested, found)
+        if withdrawn is not None:
+            # What counted as contested is not taken back by what is new.
+            self._disordered = self._disordered.unionByName(withdrawn).distinct()
+            self._survey = self._survey._replace(disordered_blocks=self._survey.disordered_blocks + 1)
+            self._go_on_in_order()
+        spans = watermark_coverage.vouched(self._in_order.watermarks, self._pages, self._continuations, self._doubts)
+        spans = spans.unionByName(said_beside(continuations, found))
+        is_imported, told = f.col("cause").isin(*OF_IMPORTS), self._before.coverage
+        said, recomputed, began = told.where(~is_imported), None, news(self._before.continuations, continuations)
+        begun = sorted(set(found) - set(self._contested))
+        if begun:
+            contested = contests.contested_spans(continuations, begun)
+            began = began.unionByName(contested.select(*BLOCK, f.col("started_at").alias("at")))
+        if self._survey.disordered_blocks:
+            of, spans = f.broadcast(self._disordered), computed_once(spans)
+            whole = spans.join(of, [*BLOCK], "left_semi")
+            recomputed = computed_once(coverage.site_coverage(whole, self._losses, self._known_through))
+            replaced = said.join(of, [*BLOCK], "left_semi")
+            moved = recomputed.exceptAll(replaced).unionByName(replaced.exceptAll(recomputed))
+            spans, said, began = (rows.join(of, [*BLOCK], "left_anti") for rows in (spans, said, began))
+            began = began.unionByName(moved.select(*BLOCK, f.unix_micros("ended_at").alias("at")))
+        begins = _midnights(began, self._before.known_through)
+        reaches = selected(days_since(begins), SITE_COVERAGE)
+        # What is said again of the time before stands in the rows that stay.
+        spans = coverage.said_before(said.where(reaches)).unionByName(coverage.since(spans, begins))
+        rows = coverage.site_coverage(spans, self._losses, self._known_through)
+        rows = rows.unionByName(told.where(reaches & is_imported))
+        return ChangedCoverage(rows if recomputed is None else rows.unionByName(recomputed.where(reaches)), begins)
 
     def interval_rows(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
@@ -127,31 +192,28 @@ class IncrementalUpdate:
         counts = (found.get(what, (0, 0))[0] for what in (Turn.RECOMPUTE, "disordered", "lost"))
         return Survey(born, born_from, *counts)
 
-    def _going_on_in_order(self) -> tuple[Records, DataFrame, DataFrame]:
-        """Give what to read on, and after which continuations and coverage: all of it, of a block out of order."""
+    def _go_on_in_order(self) -> None:
+        """Choose what to read on, and after which continuations: all of it, of a block out of order."""
         records = Records(self._new.advisories, self._new.watermarks.unionAll(self._ahead))
         before = self._before.continuations
-        said = self._before.coverage.where(~f.col("cause").isin(*OF_IMPORTS))
-        if not self._survey.disordered_blocks:
-            return records, before, said
-        of = self._disordered
-
-        def others(rows: DataFrame) -> DataFrame:
-            return rows.join(of, [*BLOCK], "left_anti")
-
-        advisories, watermarks = (rows.join(of, [*BLOCK], "left_semi") for rows in self._all)
-        whole = zip(records, (advisories, folded(watermarks, self._known_through)), strict=True)
-        return Records(*(others(some).unionByName(all_) for some, all_ in whole)), others(before), others(said)
+        if self._survey.disordered_blocks:
+            of = f.broadcast(computed_once(self._disordered))
+            advisories, watermarks = (rows.join(of, [*BLOCK], "left_semi") for rows in self._all)
+            whole = zip(records, (advisories, folded(watermarks, self._known_through)), strict=True)
+            records = Records(*(some.join(of, [*BLOCK], "left_anti").unionByName(all_) for some, all_ in whole))
+            before = before.join(of, [*BLOCK], "left_anti")
+        self._in_order, self._continuations = records, before
+        self._pages = watermark_coverage.ledger(records.advisories)
+        self._doubts = watermark_coverage.doubts(records.watermarks, records.advisories, self._pages, before)
 
     def _to_recompute(self, contested: Collection[Contest]) -> DataFrame | None:
         """Give the senders to be read anew, None where there are none."""
         found = []
         if contested:
             found.append(contests.unheard(self._new.advisories, contested).select(*SENDER))
-            before = contests.found_in(self._before.continuations)
-            changed = contests.of_changed_blocks(self._all.advisories, before, contested)
-            if changed is not None:
-                found.append(changed.select(*SENDER))
+        changed = contests.of_changed_blocks(self._all.advisories, self._contested, contested)
+        if changed is not None:
+            found.append(changed.select(*SENDER))
         if self._survey.to_recompute:
             found.append(self._touched.where(f.col("turn") == Turn.RECOMPUTE).select(*SENDER))
         if self._survey.born:
@@ -174,3 +236,11 @@ class IncrementalUpdate:
         for other in found[1:]:
             together = together.unionAll(other)
         return together.distinct()
+
+
+def _midnights(began: DataFrame, known_before: int) -> dict[int, int]:
+    """Give what to derive anew of each bucket of sites: since ``began``, as of ``news``, or the end of known time."""
+    found = dict.fromkeys(range(SITE_BUCKETS), known_before)
+    for bucket, at in began.groupBy(site_bucket()).agg(f.min("at")).collect():
+        found[bucket] = min(found[bucket], at)
+    return {bucket: at - at % DAY_US for bucket, at in found.items()}

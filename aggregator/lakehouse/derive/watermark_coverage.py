@@ -300,9 +300,11 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     )
     last = _mark("last_observed_through", "last_advisory_ordinal")
     final = f.col("advisory_ordinal")
-    late = (f.col("mark") < last) | (f.col("reached") < final) | (f.col("ordinal") <= final)
+    # What lay beyond known time counts ordinals too.
+    counted = f.greatest(final, "last_advisory_ordinal")
+    late = (f.col("mark") < last) | (f.col("reached") < final) | (f.col("ordinal") <= counted)
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
-    late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (final > 0)
+    late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (counted > 0)
     # Before its count fell it counted more than its last one does, which is all that was kept of it.
     late |= f.col("ordinal").isNotNull() & f.col("put_back_from").isNotNull()
     is_same_life = f.col("life") == f.col("incarnation")

@@ -216,6 +216,7 @@ SITE_COVERAGE = Table(
     identity=("region", "site", "block", "started_at"),
     partitioned_by=("truncate(site_bucket)",),
     sorted_by=("site", "block", "started_at"),
+    follows="ended_at",
 )
 
 SITE_COVERAGE_DAILY = Table(

@@ -8,7 +8,7 @@ run writes anew, have files of their own. Iceberg replaces whole files: what a r
 file of more days or of more buckets, is all of that file, and what is not to change is taken over.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,6 +69,11 @@ def whole_files(spark: SparkSession, table: Table, wanted: Collection[Days]) -> 
             break
         found = wider
     return found
+
+
+def days_since(begins: Mapping[int, int]) -> list[Days]:
+    """Give all days from the midnights ``begins`` (microseconds) on, by bucket of sites."""
+    return [Days(bucket, bucket + 1, midnight // DAY_US, FOR_EVER) for bucket, midnight in begins.items()]
 
 
 def selected(days: Collection[Days], table: Table) -> Column:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse.derive.folded_watermarks import fold
 from aggregator.lakehouse.tables.definition import Table
-from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, TABLES, WATERMARKS
+from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, SENDER_INTERVALS, TABLES, WATERMARKS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.commits import LastUpkeep, WholeRun
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
@@ -51,9 +51,11 @@ class TableUpkeep:
         rewrite = self._actions().rewriteDataFiles(self._loaded())
         rewrite = rewrite.sort() if self._table.sorted_by else rewrite.binPack()
         finished = self._class("expressions.Expressions").alwaysTrue()
-        if self._table.follows == "day" and known_through:
+        # To lives, runs add what has ended.
+        if self._table.follows is not None and self._table is not SENDER_INTERVALS and known_through:
             today = datetime.fromtimestamp((known_through - 1) // SECOND, tz=UTC).date()
-            finished = self._class("expressions.Expressions").lessThan("day", str(today))
+            midnight = str(today) if self._table.follows == "day" else f"{today}T00:00:00+00:00"
+            finished = self._class("expressions.Expressions").lessThan(self._table.follows, midnight)
             rewrite = rewrite.filter(finished)
         if self._table.follows is not None:
             rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)

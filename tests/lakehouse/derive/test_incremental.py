@@ -30,6 +30,7 @@ from aggregator.lakehouse.tables.schemas import (
     SENDER_MAINTENANCE_DAYS,
     SITE_AVAILABILITY_DAILY,
     SITE_AVAILABILITY_HOURLY,
+    SITE_COVERAGE,
     SITE_COVERAGE_DAILY,
     WATERMARKS,
     Table,
@@ -44,6 +45,7 @@ from tests.lakehouse.scripted_weeks import across_a_months_end, maintenance, wee
 from tests.support.lakehouse.quick_spark import SPARK
 from tests.support.lakehouse.random_fleet import (
     BlockHistory,
+    Mark,
     account,
     advisory_rows,
     draw_block,
@@ -200,6 +202,22 @@ def rows_beside(archive: Archive, site: str, day: int) -> dict[str, Rows]:
         found[table.name] = sorted(map(tuple, archive.spark.table(table.identifier).where(where).collect()), key=repr)
         assert found[table.name], table.name
     return found
+
+
+def test_coverage_of_days_before_what_is_new_stays_in_its_files(spark: SparkSession, tmp_path: Path) -> None:
+    marks = [Mark(1, START + day * DAY + HOUR, START + (day + 1) * DAY - HOUR, 0, 0) for day in range(6)]
+    rows = watermark_rows(BlockHistory("site1", "b", [], marks))
+    archive = Archive(
+        tmp_path, [(WATERMARKS, ARRIVED | row | {"hub_sequence": number}) for number, row in enumerate(rows, start=1)]
+    )
+    archive.take(5, START + 5 * DAY - HOUR // 2)
+    archive.derive()
+    finished = {path for path, (first, *_) in archive.files(SITE_COVERAGE).items() if first < 4}
+    archive.take(1, START + 6 * DAY)
+    archive.derive()
+    assert finished
+    assert finished <= archive.files(SITE_COVERAGE).keys()
+    assert archive.spark.table(SITE_COVERAGE.identifier).count() == 2 * len(marks)
 
 
 def test_who_is_named_for_one_day_is_not_for_others_and_wrong_sums_change_nothing(

@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.archive import contests as contest_rules
-from aggregator.lakehouse.derive import contests, coverage, watermark_coverage
+from aggregator.lakehouse.derive import contests, coverage, incremental, watermark_coverage
 from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.spark import effort
-from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, WATERMARKS
+from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, SITE_COVERAGE, WATERMARKS
+from aggregator.lakehouse.warehouse import layout
 from shared.instants import HOUR
 from tests.lakehouse.derive.test_accounting import CONTINUATION_TYPES, frame
 from tests.lakehouse.scripted_archive import START
@@ -105,7 +106,9 @@ class Runs:
         before = Before(run, self._known[run - 1], lives, found.coverage, found.continuations)
         renewal = IncrementalUpdate(self._through(run), before, [], self._known[run])
         after = renewal.continuations().localCheckpoint()
-        return Found(after, renewal.coverage(after, contests.found_in(after)).localCheckpoint())
+        changed = renewal.coverage(after, contests.found_in(after))
+        kept = found.coverage.where(~layout.selected(layout.days_since(changed.begins), SITE_COVERAGE))
+        return Found(after, kept.unionByName(changed.rows).localCheckpoint())
 
     def late(self, run: int, found: Found) -> set[str]:
         """Name the blocks of which a run has to begin anew, after what a run before it has ``found``."""
@@ -180,6 +183,15 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
         # An agent says again what it said last, as one that was restarted does, and this one forgot its blind span.
         Story("repeated", [[said(1), mark(1, 1)], [said(2), mark(5, 2, since=3)], [mark(5, 2), mark(9, 2, since=3)]]),
+        # A third agent is heard late and goes on for longer: the second, of one instant only, contradicts none.
+        Story(
+            "taken-back",
+            [
+                [mark(1, 0)],
+                [mark(3, 0, 3, lost_at=1), mark(4, 0)],
+                [mark(hour, 0, 2, lost_at=2)._replace(archived_at=START + 8 * HOUR) for hour in (3, 6)],
+            ],
+        ),
     ]
     runs = Runs(spark, stories, (2, 8, 10))
     found = runs.in_full(0)
@@ -220,6 +232,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
         "repeated": [(0, 1, "observed"), (1, 3, "unobserved"), (3, 9, "observed"), (9, 10, "unobserved")],
+        "taken-back": [(0, 6, "observed"), (6, 10, "unobserved")],
     }
     lacking = found.continuations.where("missing_count > 0").select("block", "incarnation", "missing_count").collect()
     assert sorted(map(tuple, lacking)) == [
@@ -238,7 +251,9 @@ def test_in_whatever_order_records_come_each_run_knows_what_is_whole(
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
-    # Spans are looked at by the hour.
+    # Spans are looked at by the hour, and derived anew since one.
+    for module in (incremental, layout):
+        monkeypatch.setattr(module, "DAY_US", HOUR)
     for module in (contest_rules, random_fleet):
         monkeypatch.setattr(module, "QUIET", HOUR)
     stories = [drawn_story(draw, f"b{number}") for number in range(150)]

@@ -10,7 +10,7 @@ from aggregator.lakehouse.imports import writer
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.tables.imports import IMPORTS
 from aggregator.lakehouse.tables.position import NOWHERE
-from aggregator.lakehouse.tables.schemas import DERIVED, SENDER_INTERVALS, TABLES
+from aggregator.lakehouse.tables.schemas import DERIVED, SENDER_INTERVALS, SITE_COVERAGE, TABLES
 from aggregator.lakehouse.warehouse import commits, provision
 from shared.instants import DAY, HOUR
 from tests.lakehouse.conftest import say
@@ -18,11 +18,11 @@ from tests.lakehouse.scripted_archive import START, Archive, Interrupted
 from tests.lakehouse.scripted_weeks import week_of
 from tests.support.lakehouse.long_trace import MAPPING, write_trace
 
-FOLLOW_TIME = [table for table in DERIVED if table.follows is not None]
+WERE_BY_DAY = [table for table in DERIVED if table.follows is not None and table is not SITE_COVERAGE]
 
 
 def file_counts(archive: Archive) -> dict[str, int]:
-    return {table.name: len(archive.files(table)) for table in FOLLOW_TIME}
+    return {table.name: len(archive.files(table)) for table in WERE_BY_DAY}
 
 
 def test_a_long_thin_history_is_a_few_files(spark: SparkSession, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_tables_of_an_older_layout_are_brought_over_though_a_run_is_killed(spark
 
 def lay_out_by_day(archive: Archive) -> None:
     """Have the tables as older versions made them: a partition for each day and bucket."""
-    for table in FOLLOW_TIME:
+    for table in WERE_BY_DAY:
         by_day = "days(ended_at)" if table is SENDER_INTERVALS else "day"
         if table is SENDER_INTERVALS:
             archive.spark.sql(f"ALTER TABLE {table.identifier} DROP PARTITION FIELD years(ended_at)")
