@@ -226,9 +226,9 @@ def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at
             stop.check()
     assert stopped.value.number == signal.SIGINT
     later = (
-        "import os, signal, time; from aggregator.lakehouse.spark import stopping\n"
-        "stopping._SAME_REQUEST_SECONDS = 0\n"
-        "with stopping.StopSignal():\n"
+        "import os, signal, time; from aggregator.lakehouse.spark import stop_signal\n"
+        "stop_signal._SAME_REQUEST_SECONDS = 0\n"
+        "with stop_signal.StopSignal():\n"
         "    os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01); os.kill(os.getpid(), signal.SIGTERM)"
     )
     assert subprocess.run([sys.executable, "-c", later], timeout=600, check=False).returncode == -signal.SIGTERM
