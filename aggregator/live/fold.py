@@ -246,7 +246,7 @@ class Fleet:
         members = self.members[number]
         sender = members.get(said.value)
         if sender is None:
-            if is_again and self._may_be_forgotten(block, said.at_us):
+            if self._may_be_forgotten(block, said.at_us) and (is_again or said.kind is not AdvisoryKind.NEW):
                 # It may be of one who was forgotten.
                 return
             sender = members[said.value] = senders.add(said.value, number)
@@ -379,26 +379,33 @@ class Fleet:
         """Forget, at the end of each of the hub's days, who was retired and told of no more for ``kept``."""
         self._day_ends_at, before = _end_of_day(self.known_through), self.known_through - self.kept
         senders, forgotten = self.senders, dict[int, int]()
+        unstored = {entry.sequence: entry for entry in changes.entries}
         for sender, (state, at) in enumerate(zip(senders.state, senders.at, strict=True)):
-            if state != RETIRED or at >= before:
+            number = senders.block[sender]
+            block = self.blocks[number]
+            if state != RETIRED or at >= before or block.silent or block.contested_until:
                 continue
-            block, number = self.blocks[senders.block[sender]], senders.block[sender]
-            last = next(self._story(sender, changes), None)
-            if last is not None and last.archived_at < before and not (block.silent or block.contested_until):
-                forgotten[sender] = last.sequence
-                changes.blocks.add(number)
-                block.forgotten_count += 1
-                self.counts[number][RETIRED] -= 1
-                del self.members[number][senders.names[sender]]
-                senders.remove(sender)
+            head = senders.head[sender]
+            last = unstored.get(head) or self._history(head)
+            if last is None or last.archived_at >= before:
+                continue
+            if senders.word[sender] == UNHEARD and any(
+                entry.unheard_until >= before for entry in self._story(sender, changes)
+            ):
+                continue
+            forgotten[sender] = head
+            changes.blocks.add(number)
+            block.forgotten_count += 1
+            self.counts[number][RETIRED] -= 1
+            del self.members[number][senders.names[sender]]
+            senders.remove(sender)
         if forgotten:
             changes.senders -= forgotten.keys()
-            unstored = {entry.sequence: entry.previous for entry in changes.entries if entry.sender in forgotten}
             changes.entries = [entry for entry in changes.entries if entry.sender not in forgotten]
             for sender, last_told in forgotten.items():
                 head = last_told
                 while head in unstored:
-                    head = unstored[head]
+                    head = unstored[head].previous
                 changes.forgotten.append((sender, head))
 
     def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:

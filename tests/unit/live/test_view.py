@@ -379,6 +379,26 @@ def test_a_site_all_of_whose_senders_were_retired_stays_gone_when_they_are_forgo
     assert loaded.senders.names == told.fleet.senders.names == ["db2", "db1"]
 
 
+def test_who_was_unheard_is_forgotten_long_after_that_ended_and_late_words_do_not_bring_it_back(tmp_path: Path) -> None:
+    block, store = Block("eu-west", "dub1"), LiveStore(tmp_path / "live.db")
+    told, until = Told(Fleet(history=store.entry)), START + 29 * DAY
+
+    def at(archived_at: int, *messages: Message) -> list[str]:
+        changes = told.at(archived_at, *messages)
+        with store.transaction() as database:
+            store.write(database, Origin("ARCHIVE", 1), told.fleet, changes)
+        return [told.fleet.senders.names[sender] for sender in told.fleet.senders.numbers]
+
+    at(START, block.new("web1", START), block.new("web2", START))
+    late = block.stale("web1", START)
+    at(START + HOUR, block.retired_unheard("web1", START, until))
+    assert at(until + 2 * DAY, block.recovered("web2", until)) == ["web1", "web2"]
+    assert at(START + KEPT + 2 * DAY, block.recovered("web2", START + KEPT)) == ["web1", "web2"]
+    assert at(until + KEPT + 2 * DAY, block.recovered("web2", until + KEPT)) == ["web2"]
+    assert at(until + KEPT + 2 * DAY, late) == ["web2"]
+    store.close()
+
+
 def test_a_site_that_was_closed_stays_so_after_a_restart(told: Told, tmp_path: Path) -> None:
     closed = DeclareMaintenance(LATE, LATEST, "torn down")
     told.at(LATE, said(Scope("eu-west", "dub1"), 1, LATE, closed))
