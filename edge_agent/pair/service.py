@@ -67,7 +67,11 @@ class _MemberParts(msgspec.Struct):
     async def lead(self, block: str, followed: Follower | None, journal: Journal) -> None:
         link = await asyncio.shield(self.links[block])
         tracker = followed.decider if followed is not None else await self._tracker(block)
-        await self.blocks.ingest(link, self.modes[block], tracker, journal)
+        try:
+            await self.blocks.ingest(link, self.modes[block], tracker, journal)
+        finally:
+            # Who leads no more says nothing of why its time does not pass: another's does.
+            self.blocks.readers.pop(block, None)
 
     async def upload(self) -> None:
         region, settings = await asyncio.shield(self.region), self.agent.settings
