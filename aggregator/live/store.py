@@ -69,8 +69,8 @@ def set_aside_damaged(paths: Iterable[Path]) -> list[Path]:
     moved = []
     for path in paths:
         try:
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-                if database.execute("PRAGMA quick_check(1)").fetchone() == ("ok",):
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+                if database.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",):
                     continue
         except sqlite3.OperationalError:
             # It is not there, or cannot be read now.
@@ -132,7 +132,10 @@ class LiveStore:
     @classmethod
     def copy_of(cls, path: Path, copy: Path) -> Self:
         """Copy a file that may be written to meanwhile, as of one transaction, and open the copy."""
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as source, closing(sqlite3.connect(copy)) as to:
+        with (
+            closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(copy)) as to,
+        ):
             source.backup(to)
         return cls(copy)
 
@@ -252,7 +255,7 @@ class LiveStore:
 
 def stored_position(path: Path, origin: Origin) -> int | None:
     """Say at which message of ``origin`` a file stands; None where it is another's, or empty."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
             return None
         found = database.execute("SELECT version, stream, created_at, choria_region, sequence FROM position").fetchone()
