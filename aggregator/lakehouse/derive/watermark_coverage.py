@@ -302,7 +302,8 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     final = f.col("advisory_ordinal")
     # What lay beyond known time counts ordinals too.
     counted = f.greatest(final, "last_advisory_ordinal")
-    late = (f.col("mark") < last) | (f.col("reached") < final) | (f.col("ordinal") <= counted)
+    is_behind = (f.col("mark.through") <= f.col("last_observed_through")) & (f.col("mark") != last)
+    late = is_behind | (f.col("reached") < final) | (f.col("ordinal") <= counted)
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
     late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (counted > 0)
     # Before its count fell it counted more than its last one does, which is all that was kept of it.
