@@ -252,7 +252,7 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
 
 def watermark_rows(history: BlockHistory) -> Iterator[Row]:
     """Give the block's watermarks as the table holds them, instants in microseconds."""
-    for each in history.marks:
+    for number, each in enumerate(history.marks, start=1):
         yield {
             "region": "eu-west",
             "site": history.site,
@@ -263,6 +263,7 @@ def watermark_rows(history: BlockHistory) -> Iterator[Row]:
             "advisory_ordinal": each.ordinal,
             "rebuilt_at": each.rebuilt_at or None,
             "archived_at": each.archived_at or each.through,
+            "hub_sequence": number,
         }
 
 
