@@ -87,6 +87,7 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         expect(page.locator("h1")).to_have_text("All 60 senders are up.")
         expect(page.locator("#live")).to_have_text("live")
         expect(page.locator("#wrong")).to_have_text("No open incident")
+        expect(page.locator("#open")).to_be_hidden()
         tile = page.locator('[data-site="eu-west/dub1"]')
         expect(tile).to_contain_text("20 up")
 
