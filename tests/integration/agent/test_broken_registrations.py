@@ -115,10 +115,19 @@ async def test_a_path_that_names_messages_is_said_by_doctor(stage: Stage) -> Non
     for number in range(4):
         await stage.site.publish(*(b'{"sender": "%d-%d"}' % (number, each) for each in range(30)))
         # Doctor goes by the stream's own time, which passes on the server alone.
-        await asyncio.sleep(1.5)
+        await passes(stage, 1_500_000)
     code, page, _ = await OperatedAgent(stage.config_path).command("doctor")
     assert code == 2
     assert "nearly every one of 120 messages names another sender, that is never heard again: " in page
+
+
+async def passes(stage: Stage, duration: int) -> None:
+    began_at = await stage.site.time()
+
+    async def has_passed() -> bool:
+        return await stage.site.time() >= began_at + duration
+
+    await until(has_passed, "the stream's time has passed")
 
 
 async def is_limited(agent: OperatedAgent) -> bool:

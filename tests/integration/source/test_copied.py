@@ -14,7 +14,6 @@ from edge_agent.source.port import SourceUnavailable
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import AdvisoryKind
-from shared.instants import parse_instant
 from shared.nats import client as nats_client
 from shared.nats.connection import ConnectionSettings, connect
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
@@ -97,7 +96,7 @@ async def test_what_one_place_sends_proves_nothing_of_another_that_is_cut_off(
                 cut_at = await stage.region.observed_through()
                 await until(lambda: passed(site, cut_at + 24_000_000), "two of them were long unheard")
                 await hub.link.restore()
-                restored_at = parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+                restored_at = await site.time()
                 await until(lambda: covers(stage, restored_at), "time is known again")
                 assert not await stage.region.senders_with(AdvisoryKind.STALE)
                 here.cancel()
@@ -128,7 +127,7 @@ async def vouches(stage: Stage, instant: int) -> bool:
 
 
 async def passed(site: Site, instant: int) -> bool:
-    return parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"]) > instant
+    return await site.time() > instant
 
 
 async def test_a_mirror_that_is_made_anew_is_read_on_behind_what_was_read(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ async def test_the_first_read_begins_at_an_instant(site: Site) -> None:
         async with reading(site, SourceAddress(STREAM, CONSUMER, start=rule)) as reader:
             await reader.read_on(20)
             assert reader.sequences == list(range(11, 21))
-    server_at = parse_instant((await site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+    server_at = await site.time()
     delta = StartRule("delta", server_at - eleventh + 3 * SECOND)
     async with reading(site, SourceAddress(STREAM, CONSUMER, start=delta)) as reader:
         assert reader.position.sequence == 10

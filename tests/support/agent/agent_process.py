@@ -23,13 +23,12 @@ from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared import wire
 from shared.embedded.server import dies_with
-from shared.instants import parse_instant
 from shared.settings import SettingsError
 from shared.terminal import json_text
 from shared.wire import Advisory, Watermark
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.delivery.fleet_region import Region, running_region
-from tests.support.nats.source_site import STREAM, SUBJECT, Site, running_site
+from tests.support.nats.source_site import SUBJECT, Site, running_site
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-agent"))
@@ -178,7 +177,7 @@ class Deployment:
 
     async def site_time(self) -> int:
         """Ask the site's server for its time, in microseconds."""
-        return parse_instant((await self.site.api(f"STREAM.INFO.{STREAM}"))["ts"])
+        return await self.site.time()
 
     @asynccontextmanager
     async def senders(

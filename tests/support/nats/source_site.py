@@ -21,6 +21,7 @@ from edge_agent.source.reader import JetStreamSource
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
 from shared.identifiers import SourcePosition
+from shared.instants import parse_instant
 from shared.nats.client import EdgeClient
 from shared.nats.connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
 from tests.support.nats.linked_server import DEADLINE, LinkedServer
@@ -57,6 +58,10 @@ class Site(LinkedServer):
     """A server, a client beside it, and a link that readers come over."""
 
     stream, subjects = STREAM, "registration.>"
+
+    async def time(self) -> int:
+        """Ask the server for its time, in microseconds."""
+        return parse_instant((await self.api(f"STREAM.INFO.{STREAM}"))["ts"])
 
     async def delete_stream(self) -> None:
         """Delete the stream, its messages and its consumers."""
