@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.api import Operation, OperationDone, OperationKind
-from aggregator.live.service import Refused
+from aggregator.live.service.server import Refused
 from aggregator.policy import book as rules
 from aggregator.policy.book import Book
 from aggregator.policy.stream import PolicyUnavailable, say

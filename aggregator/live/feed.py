@@ -19,9 +19,9 @@ from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.reader import batches_of
 from aggregator.config import Reading
-from aggregator.live.fold import Changes, Fleet
+from aggregator.live.fold.fleet import Changes, Fleet
+from aggregator.live.fold.view import Source, Sourcing
 from aggregator.live.store import LiveStore, Origin
-from aggregator.live.view import Source, Sourcing
 from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.dispatch import DirectClient

@@ -51,6 +51,8 @@ def test_every_import_contract_holds() -> None:
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.lakehouse.spark.jars"),
         ("parts-of-the-aggregator", "aggregator/lakehouse", "import aggregator.topology.model"),
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.demo.stage"),
+        ("live-stations", "aggregator/live/fold", "import aggregator.live.store"),
+        ("pure-fold", "aggregator/live/fold", "import time"),
         ("transformations-read-nothing", "aggregator/lakehouse/derive/intervals.py", "from pathlib import Path"),
         (
             "transformations-read-nothing",

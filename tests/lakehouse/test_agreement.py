@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from aggregator.cli import cli
 from aggregator.fleet.agreement import compare
 from aggregator.lakehouse.query.engine import open_tables
-from aggregator.live import fold
 from aggregator.live.feed import Feed
+from aggregator.live.fold import fleet as fold
 from aggregator.live.store import StoreReader
 from shared.instants import DAY, parse_instant
 from tests.lakehouse.conftest import Lakehouse, say

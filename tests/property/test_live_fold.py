@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.live.fold import Archived, Changes, Fleet
-from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.fold.fleet import Archived, Changes, Fleet
+from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin
 from shared.instants import DAY, parse_instant
 from tests.support.lakehouse.random_fleet import BlockHistory, draw_block

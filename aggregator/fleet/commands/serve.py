@@ -35,8 +35,8 @@ GRACE = 5
 @config_option
 def serve(config_path: Path) -> None:
     """Show what is up right now: a page, an API and metrics over HTTP."""
-    from aggregator.live.connections import PatientLoop
-    from aggregator.live.guard import TokensUnreadable
+    from aggregator.live.service.connections import PatientLoop
+    from aggregator.live.service.guard import TokensUnreadable
     from aggregator.live.store import set_aside_damaged
 
     settings, loop = load(config_path), PatientLoop()
@@ -62,9 +62,9 @@ def serve(config_path: Path) -> None:
 
 async def _serve(settings: AggregatorSettings) -> None:
     from aggregator.fleet.operations import PolicyOperations
+    from aggregator.live.alerts.watch import IncidentWatch
     from aggregator.live.page.routes import Page
-    from aggregator.live.service import Service
-    from aggregator.live.watch import IncidentWatch
+    from aggregator.live.service.server import Service
 
     # What is loaded by now stays: it need not be looked through for cycles again and again.
     gc.collect()
@@ -103,7 +103,7 @@ async def _serve(settings: AggregatorSettings) -> None:
 def _server(settings: AggregatorSettings, app: "ASGIApp") -> "uvicorn.Server":
     import uvicorn
 
-    from aggregator.live.connections import bounded
+    from aggregator.live.service.connections import bounded
 
     class Server(uvicorn.Server):
         @contextmanager

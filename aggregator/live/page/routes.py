@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from aggregator.live.openapi import Endpoint
-from aggregator.live.service import Service
-from aggregator.live.view import View
+from aggregator.live.fold.view import View
+from aggregator.live.service.openapi import Endpoint
+from aggregator.live.service.server import Service
 from shared.blake2 import blake2b
 
 VIEWS: Final = ("/", "/sites", "/sites/{region}/{site:path}", "/senders", "/sender", "/advisories", "/incidents")

@@ -24,9 +24,9 @@ from aggregator.alert_settings import (
     HeartbeatSettings,
     WebhookSettings,
 )
-from aggregator.live.alerts import WATCHDOG, Alerts, words
-from aggregator.live.incident_book import IncidentBook
-from aggregator.live.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
+from aggregator.live.alerts.incident_book import IncidentBook
+from aggregator.live.alerts.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
+from aggregator.live.alerts.receivers import WATCHDOG, Alerts, words
 from shared.instants import MINUTE, SECOND, parse_instant
 from shared.settings import Duration, FilePath
 from tests.support.nats.free_ports import free_ports

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from aggregator.live.facts import MOST_TEXT
+from aggregator.live.service.facts import MOST_TEXT
 from shared.instants import HOUR, MINUTE
 from shared.wire import SENDER_HEADER, sender_header
 from tests.integration.live.test_serve import now

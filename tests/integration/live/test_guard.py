@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.config import LiveSettings
-from aggregator.live.guard import HEADERS
-from aggregator.live.service import MOST_READERS
+from aggregator.live.service.guard import HEADERS
+from aggregator.live.service.server import MOST_READERS
 from shared.instants import MINUTE
 from tests.integration.live.test_serve import now
 from tests.support.lakehouse.hub import Block, Hub

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from aggregator.live.connections import MOST, bounded
+from aggregator.live.service.connections import MOST, bounded
 from shared.instants import MINUTE
 from shared.nats.settings import ConnectionSettings
 from tests.integration.live.test_serve import now

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.live.feed import Feed
-from aggregator.live.senders import UP
+from aggregator.live.fold.senders import UP
+from aggregator.live.fold.view import Sourcing
 from aggregator.live.store import LiveStore, StoreReader, Wanted
-from aggregator.live.view import Sourcing
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Hub, Message, said

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.live.answers import sender_row, story
-from aggregator.live.coverage import MOST_LIVES
-from aggregator.live.fold import Archived, Fleet
-from aggregator.live.incident_book import SeenSite, ended_maintenance
+from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
+from aggregator.live.fold.coverage import MOST_LIVES
+from aggregator.live.fold.fleet import Archived, Fleet
+from aggregator.live.fold.view import Sourcing, View
+from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader
-from aggregator.live.view import Sourcing, View
 from shared.instants import HOUR, MINUTE
 from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
 from tests.support.lakehouse.hub import Block, Message, said

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from aggregator.live.incidents import MOST_NODES, Cause, HubTimes, Incident, Key, Outcome, Rules, judge
+from aggregator.live.alerts.incidents import MOST_NODES, Cause, HubTimes, Incident, Key, Outcome, Rules, judge
 from shared.instants import MINUTE, SECOND
 
 RULES = Rules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)

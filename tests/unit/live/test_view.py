@@ -8,15 +8,15 @@ import pytest
 
 from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reach import SKEW
-from aggregator.live.answers import sender_row
+from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
+from aggregator.live.alerts.incidents import Cause, Incident, Rules
 from aggregator.live.api import Counts, State, UnknownReason
-from aggregator.live.coverage import Life
-from aggregator.live.fold import KEPT, Archived, Changes, Fleet
-from aggregator.live.incident_book import IncidentBook, SeenSite, ended_maintenance
-from aggregator.live.incidents import Cause, Incident, Rules
-from aggregator.live.senders import LIVING, RETIRED, UP
+from aggregator.live.fold.coverage import Life
+from aggregator.live.fold.fleet import KEPT, Archived, Changes, Fleet
+from aggregator.live.fold.senders import LIVING, RETIRED, UP
+from aggregator.live.fold.view import Source, Sourcing, View
+from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
-from aggregator.live.view import Source, Sourcing, View
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Message, said

@@ -29,8 +29,8 @@ from aggregator.archive.judgement import (
     judged_watermark,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
-from aggregator.live.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
-from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
+from aggregator.live.fold.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
+from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
 from shared.instants import DAY, EARLIEST
 from shared.policy import (

@@ -13,10 +13,10 @@ from weakref import ref
 
 import msgspec
 
-from aggregator.live.fold import Fleet
-from aggregator.live.incidents import HubTimes, Incident, Key, Rules, judge
-from aggregator.live.senders import LOST, RETIRED, STALE, UNHEARD, UP
-from aggregator.live.view import View
+from aggregator.live.alerts.incidents import HubTimes, Incident, Key, Rules, judge
+from aggregator.live.fold.fleet import Fleet
+from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.fold.view import View
 from shared.instants import SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 

@@ -23,9 +23,9 @@ from aggregator.live.api import (
     State,
     UnknownReason,
 )
-from aggregator.live.coverage import Block
-from aggregator.live.fold import Fleet
-from aggregator.live.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.fold.coverage import Block
+from aggregator.live.fold.fleet import Fleet
+from aggregator.live.fold.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
 from shared.instants import LATEST, format_duration
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 

@@ -25,7 +25,6 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from aggregator.config import AggregatorSettings
-from aggregator.live import answers
 from aggregator.live.api import (
     AdvisoryPage,
     AdvisoryRow,
@@ -40,15 +39,16 @@ from aggregator.live.api import (
     SiteView,
     State,
 )
-from aggregator.live.events import Broadcast
-from aggregator.live.facts import FactsFinder
 from aggregator.live.feed import Feed
-from aggregator.live.fold import Changes, Fleet, StoryEntry
-from aggregator.live.guard import COOKIE, Guard, GuardedApp, Right
-from aggregator.live.metrics import LiveCollector
-from aggregator.live.openapi import Endpoint, document
+from aggregator.live.fold.fleet import Changes, Fleet, StoryEntry
+from aggregator.live.fold.view import Sourcing, View
+from aggregator.live.service import answers
+from aggregator.live.service.events import Broadcast
+from aggregator.live.service.facts import FactsFinder
+from aggregator.live.service.guard import COOKIE, Guard, GuardedApp, Right
+from aggregator.live.service.metrics import LiveCollector
+from aggregator.live.service.openapi import Endpoint, document
 from aggregator.live.store import StoreReader
-from aggregator.live.view import Sourcing, View
 from shared.identifiers import BlockId
 from shared.instants import HOUR, MINUTE
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed

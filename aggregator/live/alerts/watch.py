@@ -10,13 +10,13 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from aggregator.config import AggregatorSettings
-from aggregator.live.alerts import Alerts
-from aggregator.live.answers import Limit, Place
-from aggregator.live.incident_book import IncidentBook
-from aggregator.live.incidents import Cause, Incident, Rules
-from aggregator.live.openapi import Endpoint
-from aggregator.live.service import Service, json_answer, query_of
-from aggregator.live.view import View
+from aggregator.live.alerts.incident_book import IncidentBook
+from aggregator.live.alerts.incidents import Cause, Incident, Rules
+from aggregator.live.alerts.receivers import Alerts
+from aggregator.live.fold.view import View
+from aggregator.live.service.answers import Limit, Place
+from aggregator.live.service.openapi import Endpoint
+from aggregator.live.service.server import Service, json_answer, query_of
 
 
 class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):

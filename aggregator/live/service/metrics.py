@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from aggregator.live.service import Service
+    from aggregator.live.service.server import Service
 
 _MICROSECONDS = 1_000_000
 

@@ -20,10 +20,10 @@ from aggregator.live.api import (
     SiteView,
     State,
 )
-from aggregator.live.fold import Fleet, StoryEntry
-from aggregator.live.senders import LIVING, LOST, RETIRED, UNHEARD
+from aggregator.live.fold.fleet import Fleet, StoryEntry
+from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UNHEARD
+from aggregator.live.fold.view import View, by_trouble, maintenance_of, told_as
 from aggregator.live.store import StoredSender, StoreReader, Wanted
-from aggregator.live.view import View, by_trouble, maintenance_of, told_as
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
 
 STORY, GAPS = 500, 100

@@ -25,8 +25,8 @@ from aggregator.alert_settings import (
     HeartbeatSettings,
     WebhookSettings,
 )
-from aggregator.live.incident_book import IncidentBook, News
-from aggregator.live.incidents import Cause, Incident
+from aggregator.live.alerts.incident_book import IncidentBook, News
+from aggregator.live.alerts.incidents import Cause, Incident
 from shared.blake2 import blake2b
 from shared.instants import DAY, SECOND, format_instant
 from shared.tables import visible

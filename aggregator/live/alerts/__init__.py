@@ -1,0 +1,1 @@
+"""Decide what is an incident, keep it, and tell receivers."""

@@ -1,0 +1,1 @@
+"""Answer over HTTP: the API and its events, metrics, and who may ask."""
