@@ -19,9 +19,10 @@ from aggregator.lakehouse.bronze import writer
 from aggregator.lakehouse.bronze.chunks import read_chunks
 from aggregator.lakehouse.bronze.staged_files import place_of
 from aggregator.lakehouse.bronze.writer import Counts
-from aggregator.lakehouse.derive import contest_report, losses, time_report
-from aggregator.lakehouse.derive.accounting import AccountingError
+from aggregator.lakehouse.derive import time_report
+from aggregator.lakehouse.derive.availability.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import checkpoint_of, recipe_of
+from aggregator.lakehouse.derive.coverage import contest_report, losses
 from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.caches import default_cache

@@ -53,10 +53,14 @@ def test_every_import_contract_holds() -> None:
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.demo.stage"),
         ("live-stations", "aggregator/live/fold", "import aggregator.live.store"),
         ("pure-fold", "aggregator/live/fold", "import time"),
-        ("transformations-read-nothing", "aggregator/lakehouse/derive/intervals.py", "from pathlib import Path"),
         (
             "transformations-read-nothing",
-            "aggregator/lakehouse/derive/availability.py",
+            "aggregator/lakehouse/derive/intervals/episodes.py",
+            "from pathlib import Path",
+        ),
+        (
+            "transformations-read-nothing",
+            "aggregator/lakehouse/derive/availability/window_accounts.py",
             "import aggregator.lakehouse.warehouse.commits",
         ),
         ("spark-in-one-place", "aggregator", "import pyspark"),

@@ -25,7 +25,7 @@ from aggregator.lakehouse.bronze.decode import TABLES as DECODED
 from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
-from aggregator.lakehouse.derive.folded_watermarks import days_folded, folded_arrivals
+from aggregator.lakehouse.derive.coverage.folded_watermarks import days_folded, folded_arrivals
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits

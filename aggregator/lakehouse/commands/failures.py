@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from aggregator.archive.reader import ReadFailed
 from aggregator.lakehouse.archive.reading_plan import Refused
 from aggregator.lakehouse.bronze.writer import MiscountError
-from aggregator.lakehouse.derive.accounting import AccountingError
+from aggregator.lakehouse.derive.availability.accounting import AccountingError
 from aggregator.lakehouse.imports.mapping import ImportRefused
 from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.java import JavaUnavailable

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.archive.reach import LOOK_BACK, SKEW
-from aggregator.lakehouse.derive.intervals import SENDER
+from aggregator.lakehouse.derive.intervals.episodes import SENDER
 from aggregator.lakehouse.spark.effort import computed_once
 from shared.identifiers import AdvisoryKind
 

@@ -9,22 +9,26 @@ from datetime import UTC, date, datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive import availability, contests, coverage, losses, watermark_coverage
-from aggregator.lakehouse.derive.accounting import check
+from aggregator.lakehouse.derive.availability import window_accounts
+from aggregator.lakehouse.derive.availability.accounting import check
+from aggregator.lakehouse.derive.availability.changed_windows import windows_begin
+from aggregator.lakehouse.derive.availability.imported_availability import (
+    import_availability,
+    import_sender_availability,
+)
 from aggregator.lakehouse.derive.believed_times import (
     believed_advisories,
     believed_watermarks,
     in_site_order_where_ahead,
 )
 from aggregator.lakehouse.derive.changed_senders import lost_stores
-from aggregator.lakehouse.derive.changed_windows import windows_begin
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
-from aggregator.lakehouse.derive.folded_watermarks import folded
-from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
-from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals
+from aggregator.lakehouse.derive.coverage import contests, known_time, losses, watermark_coverage
+from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
+from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance, begin_with, declared
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
-from aggregator.lakehouse.derive.intervals import sender_intervals, words
-from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance, begin_with, declared
+from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
+from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.spark.effort import computed_once, fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
@@ -112,7 +116,7 @@ class Derivation:
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)
         )
-        seen = coverage.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
+        seen = known_time.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
         if self._imported is not None:
             imports = self._read(IMPORTS)
             interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
@@ -166,7 +170,7 @@ class Derivation:
         reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
         covered = maintenance.cut_coverage(self._read(SITE_COVERAGE).where(reaches))
         intervals = self._read(SENDER_INTERVALS)
-        by_day = computed_once(coverage.coverage_windows(covered, DAY_US, begins, known_through))
+        by_day = computed_once(known_time.coverage_windows(covered, DAY_US, begins, known_through))
         held = by_day.agg(
             f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
         ).first()
@@ -175,7 +179,7 @@ class Derivation:
         day_count, span_count = held["days"], held["spans"] or 0
         fit_windows(self._spark, day_count * DAY_US // HOUR_US)
         by_day = joined_as(by_day, day_count + span_count)
-        interval_rows = looked_at_again(availability.spans_since(intervals, begins, known_through))
+        interval_rows = looked_at_again(window_accounts.spans_since(intervals, begins, known_through))
         spans = maintenance.cut_spans(interval_rows)
 
         def write(rows: DataFrame, table: Table) -> None:
@@ -186,16 +190,16 @@ class Derivation:
         else:
             commits.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
             self.written.append(SENDER_MAINTENANCE_DAYS)
-        write(coverage.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
-        exceptions = availability.sender_day_exceptions(spans, by_day, known_through, interval)
+        write(known_time.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
+        exceptions = window_accounts.sender_day_exceptions(spans, by_day, known_through, interval)
         write(exceptions, SENDER_DAY_EXCEPTIONS)
         in_time = selected(days_since(begins), SENDER_DAY_EXCEPTIONS)
         days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(in_time))
         site_days = computed_once(
-            availability.site_availability_daily(spans, days_cut, by_day, known_through, interval)
+            window_accounts.site_availability_daily(spans, days_cut, by_day, known_through, interval)
         )
         site_hours = computed_once(
-            availability.site_availability_hourly(spans, days_cut, by_day, known_through, interval)
+            window_accounts.site_availability_hourly(spans, days_cut, by_day, known_through, interval)
         )
         check(spans, days_cut, site_days, site_hours, known_through)
         write(site_hours, SITE_AVAILABILITY_HOURLY)
@@ -205,7 +209,7 @@ class Derivation:
         days = looked_at_again(self._read(SITE_AVAILABILITY_DAILY).where(f.col("day") >= begin))
         for table, keys in ((REGION_AVAILABILITY_DAILY, ("region",)), (FLEET_AVAILABILITY_DAILY, ())):
             kept = self._read(table).where(f.col("day") < begin)
-            self._write(availability.over_sites(days, *keys).unionByName(kept), table)
+            self._write(window_accounts.over_sites(days, *keys).unionByName(kept), table)
 
     def _read(self, table: Table) -> DataFrame:
         return self._spark.table(table.identifier)

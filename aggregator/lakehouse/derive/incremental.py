@@ -11,11 +11,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import Contest
-from aggregator.lakehouse.derive import changed_senders, contests, coverage, watermark_coverage
+from aggregator.lakehouse.derive import changed_senders
 from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
-from aggregator.lakehouse.derive.folded_watermarks import folded
-from aggregator.lakehouse.derive.intervals import BLOCK, SENDER, site_bucket
-from aggregator.lakehouse.derive.watermark_coverage import LIFE
+from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
+from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
+from aggregator.lakehouse.derive.coverage.watermark_coverage import LIFE
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, SENDER, site_bucket
 from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS, SITE_COVERAGE
@@ -149,7 +150,7 @@ class IncrementalUpdate:
         if self._survey.disordered_blocks:
             of, spans = f.broadcast(self._disordered), computed_once(spans)
             whole = spans.join(of, [*BLOCK], "left_semi")
-            recomputed = computed_once(coverage.site_coverage(whole, self._losses, self._known_through))
+            recomputed = computed_once(known_time.site_coverage(whole, self._losses, self._known_through))
             replaced = said.join(of, [*BLOCK], "left_semi")
             moved = recomputed.exceptAll(replaced).unionByName(replaced.exceptAll(recomputed))
             spans, said, began = (rows.join(of, [*BLOCK], "left_anti") for rows in (spans, said, began))
@@ -157,8 +158,8 @@ class IncrementalUpdate:
         begins = _midnights(began, self._before.known_through)
         reaches = selected(days_since(begins), SITE_COVERAGE)
         # What is said again of the time before stands in the rows that stay.
-        spans = coverage.said_before(said.where(reaches)).unionByName(coverage.since(spans, begins))
-        rows = coverage.site_coverage(spans, self._losses, self._known_through)
+        spans = known_time.said_before(said.where(reaches)).unionByName(known_time.since(spans, begins))
+        rows = known_time.site_coverage(spans, self._losses, self._known_through)
         rows = rows.unionByName(told.where(reaches & is_imported))
         return ChangedCoverage(rows if recomputed is None else rows.unionByName(recomputed.where(reaches)), begins)
 

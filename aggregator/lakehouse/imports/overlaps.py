@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import DOWN, SENDER, UNKNOWN, UP
+from aggregator.lakehouse.derive.intervals.episodes import DOWN, SENDER, UNKNOWN, UP
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.tables.imports import ABSENT, IMPORTS
 from shared.instants import format_instant

@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.bronze.writer import MiscountError
-from aggregator.lakehouse.derive.imported_intervals import reached_by_row
-from aggregator.lakehouse.derive.intervals import SENDER
+from aggregator.lakehouse.derive.intervals.episodes import SENDER
+from aggregator.lakehouse.derive.intervals.imported_intervals import reached_by_row
 from aggregator.lakehouse.imports import staging
 from aggregator.lakehouse.imports.listing import Imported
 from aggregator.lakehouse.imports.mapping import Mapping

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.config import LakehouseSettings
-from aggregator.lakehouse.derive.folded_watermarks import fold
+from aggregator.lakehouse.derive.coverage.folded_watermarks import fold
 from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.schemas import BRONZE, QUARANTINE, REGISTRATIONS, SENDER_INTERVALS, TABLES, WATERMARKS
 from aggregator.lakehouse.warehouse import commits

@@ -1,11 +1,11 @@
 """Say how far a stream block is known: which of its watermarks vouch, given the ordinals that have arrived. Pure.
 
-Rules, those of the tables (``aggregator/lakehouse/derive/watermark_coverage.py``). A watermark vouches for the time
+Rules, those of the tables (``lakehouse/derive/coverage/watermark_coverage.py``). A watermark vouches for the time
 since the one before it, or since the end of its blind span, where every advisory that its store has issued so far is
-held: ordinals count them from 1, without holes, in each life (an incarnation of a block). Of a store's first life only
-what follows the first ordinal that is held counts. As long as one is missing, no later watermark of that store vouches;
-one that arrives late makes all of them vouch that waited for it. A count that falls, or an ordinal that two advisories
-have, is of an older copy of a store that was put back: none of that store vouches from there on.
+held: ordinals count them from 1, without holes, in each life (an incarnation of a block). Of a store's first life
+only what follows the first ordinal that is held counts. As long as one is missing, no later watermark of that store
+vouches; one that arrives late makes all of them vouch that waited for it. A count that falls, or an ordinal that two
+advisories have, is of an older copy of a store that was put back: none of that store vouches from there on.
 """
 
 from bisect import bisect_right

@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive import availability, contests, coverage, watermark_coverage
-from aggregator.lakehouse.derive.accounting import AccountingError, check
+from aggregator.lakehouse.derive.availability import window_accounts
+from aggregator.lakehouse.derive.availability.accounting import AccountingError, check
 from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.changed_senders import lost_stores
+from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
+from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance
 from aggregator.lakehouse.derive.incremental import said_beside
-from aggregator.lakehouse.derive.intervals import sender_intervals, words
-from aggregator.lakehouse.derive.maintenance import Declared, DeclaredMaintenance
+from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
@@ -79,20 +80,20 @@ class Derived:
         self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).localCheckpoint()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
-        covered = planned.cut_coverage(coverage.site_coverage(said, losses, through)).localCheckpoint()
-        by_day = coverage.coverage_windows(covered, DAY, begins, through).localCheckpoint()
-        lives = availability.spans_since(self.intervals, begins, through)
+        covered = planned.cut_coverage(known_time.site_coverage(said, losses, through)).localCheckpoint()
+        by_day = known_time.coverage_windows(covered, DAY, begins, through).localCheckpoint()
+        lives = window_accounts.spans_since(self.intervals, begins, through)
         self.spans = planned.cut_spans(lives)
         self.maintenance_days = planned.sender_days(lives)
-        self.coverage_daily = coverage.site_coverage_daily(by_day)
-        self.exceptions = availability.sender_day_exceptions(self.spans, by_day, through, interval).localCheckpoint()
-        self.hours = availability.site_availability_hourly(
+        self.coverage_daily = known_time.site_coverage_daily(by_day)
+        self.exceptions = window_accounts.sender_day_exceptions(self.spans, by_day, through, interval).localCheckpoint()
+        self.hours = window_accounts.site_availability_hourly(
             self.spans, self.exceptions, by_day, through, interval
         ).localCheckpoint()
-        self.days = availability.site_availability_daily(
+        self.days = window_accounts.site_availability_daily(
             self.spans, self.exceptions, by_day, through, interval
         ).localCheckpoint()
-        self.fleet = availability.over_sites(self.days)
+        self.fleet = window_accounts.over_sites(self.days)
 
     def sender_days(self) -> DataFrame:
         self.intervals.createOrReplaceTempView("sender_intervals")

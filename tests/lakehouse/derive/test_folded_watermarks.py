@@ -12,8 +12,9 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.bronze import writer
 from aggregator.lakehouse.bronze.writer import Arrivals, Counts
-from aggregator.lakehouse.derive import derivation, folded_watermarks
-from aggregator.lakehouse.derive.folded_watermarks import fold
+from aggregator.lakehouse.derive import derivation
+from aggregator.lakehouse.derive.coverage import folded_watermarks
+from aggregator.lakehouse.derive.coverage.folded_watermarks import fold
 from aggregator.lakehouse.tables.schemas import WATERMARKS
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.iceberg import Iceberg

@@ -13,8 +13,9 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.archive.reading_plan import Span
-from aggregator.lakehouse.derive import availability, coverage, losses, watermark_coverage
-from aggregator.lakehouse.derive.accounting import AccountingError
+from aggregator.lakehouse.derive.availability import window_accounts
+from aggregator.lakehouse.derive.availability.accounting import AccountingError
+from aggregator.lakehouse.derive.coverage import known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.derivation import take_back
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
@@ -264,14 +265,14 @@ def check_that_an_outage_and_a_flap_count_in_their_own_months(warehouse: Path) -
 
 def check_that_wrong_sums_leave_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every hour be one microsecond longer than it was: a run fails, and the tables say what they said before."""
-    right = availability.site_availability_hourly
+    right = window_accounts.site_availability_hourly
 
     def wrong(*given: Any) -> DataFrame:
         return right(*given).withColumn("up_us", f.col("up_us") + 1)
 
     before = archive.stands()
     with monkeypatch.context() as broken:
-        broken.setattr(availability, "site_availability_hourly", wrong)
+        broken.setattr(window_accounts, "site_availability_hourly", wrong)
         with pytest.raises(AccountingError, match=r"eu\.site3, a day is not the sum of its hours: .*; nothing of it "):
             archive.derive()
     assert archive.stands() == before
@@ -308,7 +309,7 @@ def check_that_a_first_run_leaves_nothing(archive: Archive, monkeypatch: pytest.
 
     began = list[dict[str, int]]()
     with monkeypatch.context() as broken:
-        broken.setattr(coverage, "coverage_windows", fail)
+        broken.setattr(known_time, "coverage_windows", fail)
         with pytest.raises(Interfered, match=r"another job has written muster\.site_coverage_daily meanwhile"):
             archive.derive()
         assert archive.stands() == began[0] != {}

@@ -9,8 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.archive import contests as contest_rules
-from aggregator.lakehouse.derive import contests, coverage, incremental, watermark_coverage
+from aggregator.lakehouse.derive import incremental
 from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
+from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, SITE_COVERAGE, WATERMARKS
@@ -98,7 +99,7 @@ class Runs:
         ).localCheckpoint()
         said = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts)
         said = said.unionByName(said_beside(after, contests.found_in(after)))
-        return Found(after, coverage.site_coverage(said, [], known_through).localCheckpoint())
+        return Found(after, known_time.site_coverage(said, [], known_through).localCheckpoint())
 
     def going_on(self, run: int, found: Found) -> Found:
         """Go on from what a run before ``run`` has ``found``."""

@@ -21,7 +21,10 @@ from pyspark.sql import functions as f
 from aggregator.demo.comparison import Figures, Interval, Rules, judge
 from aggregator.demo.spans import total
 from aggregator.fleet.agreement import compare
-from aggregator.lakehouse.derive.imported_availability import import_availability, import_sender_availability
+from aggregator.lakehouse.derive.availability.imported_availability import (
+    import_availability,
+    import_sender_availability,
+)
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
 from aggregator.lakehouse.imports.rows import RowReader

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import rollup
-from aggregator.lakehouse.derive.imported_availability import import_sender_availability
-from aggregator.lakehouse.derive.imported_intervals import imported_coverage, imported_intervals, pieces
+from aggregator.lakehouse.derive.availability.imported_availability import import_sender_availability
+from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals, pieces
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.staging import stage

@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import BlockKey, Contest
-from aggregator.lakehouse.derive import contests
-from aggregator.lakehouse.derive.intervals import BLOCK
+from aggregator.lakehouse.derive.coverage import contests
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.schemas import CONTINUATIONS, WATERMARKS
 from shared.instants import format_instant
 

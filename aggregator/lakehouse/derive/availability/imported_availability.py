@@ -3,8 +3,8 @@
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.imported_intervals import pieces
-from aggregator.lakehouse.derive.intervals import DOWN, SENDER, UNKNOWN, UP
+from aggregator.lakehouse.derive.intervals.episodes import DOWN, SENDER, UNKNOWN, UP
+from aggregator.lakehouse.derive.intervals.imported_intervals import pieces
 from aggregator.lakehouse.tables.imports import IMPORT_AVAILABILITY, IMPORT_SENDER_AVAILABILITY
 from shared.instants import HOUR, MINUTE
 

@@ -6,7 +6,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK, SENDER, site_bucket
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, SENDER, site_bucket
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.windows import DAY_US
 

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import BlockKey, Contest, Life, beginnings, contests, silences, silent_throughout
-from aggregator.lakehouse.derive.intervals import BLOCK
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.causes import Cause
 
 _BLOCK_TYPES = "region STRING, site STRING, block STRING"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.tables.schemas import SITE_AVAILABILITY_DAILY
 from aggregator.lakehouse.warehouse.windows import (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK, site_bucket
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, site_bucket
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.warehouse.windows import DAY_US, begin_of_bucket, floor_to, window_length
 

@@ -22,7 +22,7 @@ which that is not so: that of a hole that is filled is among them.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK, supported
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, supported
 from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import Cause
 from shared.identifiers import AdvisoryKind

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql.window import WindowSpec
 
-from aggregator.lakehouse.derive.intervals import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.imports import ABSENT
 

@@ -12,7 +12,7 @@ from zlib import crc32
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.intervals import BLOCK, MAINTENANCE, SENDER, site_bucket
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, MAINTENANCE, SENDER, site_bucket
 from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.policy import CANCEL_KIND, MAINTENANCE_KIND, POLICY

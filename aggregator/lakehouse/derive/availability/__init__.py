@@ -1,0 +1,1 @@
+"""Account for every sender and window, and refuse what does not add up."""
