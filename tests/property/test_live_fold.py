@@ -6,10 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aggregator.live.alerts.incident_book import IncidentBook
+from aggregator.live.alerts.incidents import Cause, Rules
 from aggregator.live.fold.fleet import Archived, Changes, Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.store import LiveStore, Origin
-from shared.instants import DAY, parse_instant
+from shared.instants import DAY, HOUR, parse_instant
 from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
 from tests.support.live.archived_history import archived, archived_at_once, has_disputes, known_until, sender_truths
 
@@ -121,6 +124,35 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
         block = fleet.blocks[number]
         if not has_disputes(history):
             assert block.known_until == known_until(history)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_shown_again_is_what_a_first_look_shows(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    histories = [draw_block(draw, site, "a", START, START + 6 * DAY) for site in ("dub1", "ber1", "ams1")]
+    messages = archived(draw, histories)
+    store = LiveStore(tmp_path / "live.db")
+    books = [IncidentBook(tmp_path / name, Rules()) for name in ("going-on.db", "anew.db")]
+    fleet, view, begin = Fleet(history=store.entry), None, 0
+    while begin < len(messages):
+        end = begin + draw.randrange(1, 30)
+        with store.transaction() as database:
+            store.write(database, ORIGIN, fleet, fleet.fold(messages[begin:end]))
+        begin = end
+        loaded = store.load(ORIGIN)
+        assert loaded is not None
+        now = fleet.known_through + draw.randrange(2 * HOUR)
+        sourcing = Sourcing(fleet.sequence, now, now)
+        view, anew = View(fleet, sourcing, HOUR, view), View(loaded, sourcing, HOUR)
+        assert (view.sites, view.whole) == (anew.sites, anew.whole)
+        stale = [
+            [msgspec.to_builtins(each) for each in book.look(shown) if each.cause is Cause.STALE]
+            for book, shown in zip(books, (view, anew), strict=True)
+        ]
+        assert stale[0] == stale[1]
+    for book in books:
+        book.close()
+    store.close()
 
 
 # Of the first ones, another agent's words come when all that they contradict had vouched, and not all of them.

@@ -6,6 +6,7 @@ same id: at least once, never not at all.
 
 import heapq
 import sqlite3
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,7 +17,7 @@ import msgspec
 from aggregator.live.alerts.incidents import HubTimes, Incident, Key, Rules, judge
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
-from aggregator.live.fold.view import View
+from aggregator.live.fold.view import SiteVersion, View
 from shared.instants import SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 
@@ -54,6 +55,8 @@ class IncidentBook:
         rows = self._database.execute("SELECT body FROM incidents WHERE ended_at_us IS NULL ORDER BY started_at_us")
         self._rules, self._read_since = rules, 0
         self._fleet_ref: ref[Fleet] | None = None
+        self._seen: dict[tuple[str, str], tuple[SiteVersion, SeenSite]] = {}
+        self._maintenance: object = None
         self.open: dict[Key, Incident] = {incident.key: incident for incident in map(_read, rows)}
 
     def close(self) -> None:
@@ -62,16 +65,27 @@ class IncidentBook:
 
     def look(self, view: View) -> list[Incident]:
         """Judge the fleet as it is; write and give what opened, changed or closed."""
-        over = ended_maintenance(view.fleet, view.now)
-        seen = [SeenSite(view, region, site, over) for region, site in view.site_names]
+        is_new = self._fleet_ref is None or self._fleet_ref() is not view.fleet
         # A state that is made anew is one that has just begun to be read.
-        if self._fleet_ref is None or self._fleet_ref() is not view.fleet or view.is_hub_behind:
+        if is_new or view.is_hub_behind:
             self._fleet_ref, self._read_since = ref(view.fleet), view.now
+        over = ended_maintenance(view.fleet, view.now)
+        if is_new or self._maintenance != (over, view.planned):
+            self._seen, self._maintenance = {}, (over, view.planned)
+        seen = [self._seen_site(view, name, over) for name in view.site_names]
         times = HubTimes(view.now, view.sourcing.caught_up_at, self._read_since)
         judged = judge(seen, self.open, times, self._rules, view.is_closed)
         changed = [each for each in judged if self._is_news(each)]
         self.save(changed)
         return changed
+
+    def _seen_site(self, view: View, name: tuple[str, str], over: dict[Scope, int]) -> "SeenSite":
+        """Look at a site; once only as long as nothing is told of it."""
+        version = view.version_of(*name)
+        before = self._seen.get(name)
+        if before is None or before[0] != version:
+            before = self._seen[name] = version, SeenSite(view, *name, over)
+        return before[1]
 
     def _is_news(self, incident: Incident) -> bool:
         """Tell whether more has changed than how far it is known, which moves on all the time."""
@@ -148,12 +162,14 @@ class IncidentBook:
 class SeenSite:
     """A site as incidents ask for it: the port ``incidents.SiteView``.
 
-    Counts are by what was told last: retired senders aside, all are expected.
+    Counts are by what was told last: retired senders aside, all are expected. It holds as long as nothing is told of
+    the site.
     """
 
     def __init__(self, view: View, region: str, site: str, over: dict[Scope, int]) -> None:
-        self.region, self.site, self._view = region, site, view
+        self.region, self.site = region, site
         fleet, numbers = view.fleet, view.numbers_of(region, site)
+        self._fleet, self._found, self._named = fleet, dict[tuple[int, int], int](), dict[int, list[str]]()
         there = [number for number in numbers if not view.is_gone(number)]
         self.gone = not there
         numbers = there or numbers
@@ -177,24 +193,29 @@ class SeenSite:
 
     def stale_at(self, rank: int) -> int:
         """Give when so many of those that are stale now had become so."""
-        at = self._view.fleet.senders.at
-        return heapq.nsmallest(rank, (at[sender] for sender in self._stale))[-1]
+        return self._smallest(self._fleet.senders.at, rank)
 
     def silent_at(self, rank: int) -> int:
         """Give when so many of those that are stale now had been heard last."""
-        since = self._view.fleet.senders.since
-        return heapq.nsmallest(rank, (since[sender] for sender in self._stale))[-1]
+        return self._smallest(self._fleet.senders.since, rank)
 
     def stale_senders(self, most: int) -> list[str]:
         """Name up to ``most`` of the stale senders, the first to become so first."""
-        senders = self._view.fleet.senders
-        first = heapq.nsmallest(most, ((senders.since[each], senders.names[each]) for each in self._stale))
-        return [name for _, name in first]
+        if most not in self._named:
+            senders = self._fleet.senders
+            first = heapq.nsmallest(most, ((senders.since[each], senders.names[each]) for each in self._stale))
+            self._named[most] = [name for _, name in first]
+        return self._named[most]
+
+    def _smallest(self, column: "array[int]", rank: int) -> int:
+        found = self._found.get((id(column), rank))
+        if found is None:
+            found = self._found[id(column), rank] = heapq.nsmallest(rank, map(column.__getitem__, self._stale))[-1]
+        return found
 
     @property
     def _stale(self) -> Iterator[int]:
-        fleet = self._view.fleet
-        return (each for number in self._numbers for each in fleet.stale[number])
+        return (each for number in self._numbers for each in self._fleet.stale[number])
 
 
 def ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:

@@ -126,12 +126,16 @@ class Changes:
 
 
 class Fleet:
-    """The state. ``sequence`` is the archive's last message in it, ``known_through`` the hub's time of that."""
+    """The state. ``sequence`` is the archive's last message in it, ``known_through`` the hub's time of that.
+
+    A block's number in ``versions`` rises with all that is told of the block or of a sender in it.
+    """
 
     def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
         self.choria_region = choria_region
         self.sequence = self.known_through = 0
         self.blocks: list[Block] = []
+        self.versions: list[int] = []
         self.counts: list[list[int]] = []
         self.stale: list[set[int]] = []
         self.members: list[dict[str, int]] = []
@@ -186,6 +190,7 @@ class Fleet:
         """Add a block as it was stored, or a new one; give its number."""
         number = self._numbers[block.region, block.site, block.block] = len(self.blocks)
         self.blocks.append(block)
+        self.versions.append(0)
         self.counts.append([0] * (LOST + 1))
         self.stale.append(set())
         self.members.append({})
@@ -237,6 +242,7 @@ class Fleet:
         number = self._block(said.region, said.site, said.block)
         block, senders = self.blocks[number], self.senders
         changes.blocks.add(number)
+        self.versions[number] += 1
         is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
             life = block.lives.get(incarnation) or block.life(incarnation)
@@ -372,8 +378,10 @@ class Fleet:
             if self.senders.until.get(sender) == until:
                 del self.senders.until[sender]
                 self._set_state(sender, RETIRED)
+                number = self.senders.block[sender]
                 changes.senders.add(sender)
-                changes.blocks.add(self.senders.block[sender])
+                changes.blocks.add(number)
+                self.versions[number] += 1
 
     def _forget_retired(self, changes: Changes) -> None:
         """Forget, at the end of each of the hub's days, who was retired and told of no more for ``kept``."""
@@ -395,6 +403,7 @@ class Fleet:
                 continue
             forgotten[sender] = head
             changes.blocks.add(number)
+            self.versions[number] += 1
             block.forgotten_count += 1
             self.counts[number][RETIRED] -= 1
             del self.members[number][senders.names[sender]]
@@ -457,6 +466,7 @@ class Fleet:
             block.condition = condition
         block.heard_at = archived_at
         changes.blocks.add(number)
+        self.versions[number] += 1
         if condition and life.last is not None and through <= life.last.through:
             # It is no word about the stream: the tables, too, know the first of its kind alone.
             return

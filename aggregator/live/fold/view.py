@@ -9,6 +9,7 @@ maintenance without an end). Pure: the instant is an argument.
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import cached_property
+from typing import TypeAlias
 
 import msgspec
 
@@ -61,18 +62,29 @@ class Sourcing(msgspec.Struct, frozen=True):
     sources: Mapping[str, Source] = {}
 
 
-class View:
-    """The state as of ``sourcing.now``. Blocks go by their numbers; ``unknown_after`` is in microseconds."""
+SiteVersion: TypeAlias = list[tuple[int, UnknownReason | None]]
+"""Of each of a site's blocks: the fleet's version of it, and why it is unknown."""
 
-    def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int) -> None:
+
+class View:
+    """The state as of ``sourcing.now``. Blocks go by their numbers; ``unknown_after`` is in microseconds.
+
+    What the view ``before`` showed of a site is shown again where nothing was told of it since.
+    """
+
+    def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int, before: "View | None" = None) -> None:
         self.fleet, self.sourcing, self.unknown_after = fleet, sourcing, unknown_after
         self.now = sourcing.now
         self.is_hub_behind = not sourcing.caught_up_at or self.now - sourcing.caught_up_at > unknown_after
-        self._planned = standing_maintenance(fleet, self.now)
+        self.planned = standing_maintenance(fleet, self.now)
         self._reasons = [self._reason_of(block) for block in fleet.blocks]
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, block in enumerate(fleet.blocks):
             self._sites[block.region, block.site].append(number)
+        goes_on = before is not None and before.fleet is fleet and before.planned == self.planned
+        self.seen_sites: dict[tuple[str, str], tuple[SiteVersion, SiteView]] = (
+            before.seen_sites if before is not None and goes_on else {}
+        )
 
     @property
     def block_count(self) -> int:
@@ -87,7 +99,7 @@ class View:
         """Give the maintenance in which all of a block is: that which ends last."""
         block = self.fleet.blocks[number]
         scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
-        whole = (each for scope in scopes for each in self._planned.get(scope, ()) if not each.senders)
+        whole = (each for scope in scopes for each in self.planned.get(scope, ()) if not each.senders)
         return max(whole, key=lambda each: each.ended_at_us, default=None)
 
     def is_closed(self, region: str, site: str = "") -> bool:
@@ -95,7 +107,7 @@ class View:
         return any(
             maintenance.ended_at_us >= LATEST and not maintenance.senders
             for scope in (Scope(region), Scope(region, site))
-            for maintenance in self._planned.get(scope, ())
+            for maintenance in self.planned.get(scope, ())
         )
 
     def closing(self, number: int) -> Maintenance | None:
@@ -111,12 +123,12 @@ class View:
 
     def planned_senders(self, number: int) -> dict[str, Maintenance]:
         """Give the senders of a block that are in maintenance by name."""
-        if not self._planned:
+        if not self.planned:
             return {}
         block = self.fleet.blocks[number]
         scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
         members = self.fleet.members[number]
-        planned = (each for scope in scopes for each in self._planned.get(scope, ()))
+        planned = (each for scope in scopes for each in self.planned.get(scope, ()))
         return {name: each for each in planned for name in each.senders if name in members}
 
     def counts(self, number: int) -> Counts:
@@ -178,11 +190,22 @@ class View:
         """Give the numbers of a site's blocks; none where nothing was told of it."""
         return self._sites.get((region, site), [])
 
+    def version_of(self, region: str, site: str) -> SiteVersion:
+        """Give what all that is shown of a site depends on, beside the standing maintenance."""
+        return [(self.fleet.versions[number], self._reasons[number]) for number in self.numbers_of(region, site)]
+
     def site(self, region: str, site: str) -> SiteView:
         """Give one site; raise KeyError where nothing was told of it."""
-        numbers = self.numbers_of(region, site)
-        if not numbers:
+        version = self.version_of(region, site)
+        if not version:
             raise KeyError((region, site))
+        shown = self.seen_sites.get((region, site))
+        if shown is None or shown[0] != version:
+            shown = self.seen_sites[region, site] = version, self._looked_at(region, site)
+        return shown[1]
+
+    def _looked_at(self, region: str, site: str) -> SiteView:
+        numbers = self.numbers_of(region, site)
         blocks = tuple(self.block(number) for number in numbers)
         counts = Counts()
         for block in blocks:

@@ -143,7 +143,7 @@ class Service:
     def view(self) -> View:
         """Give the state as of now: not older than a look."""
         if self._view is None or time.monotonic() - self._viewed_at > TICK:
-            self._view = View(self.feed.fleet, self.feed.sourcing, self.settings.live.unknown_after)
+            self._view = View(self.feed.fleet, self.feed.sourcing, self.settings.live.unknown_after, self._view)
             self._viewed_at = time.monotonic()
         return self._view
 
