@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import nats.errors
@@ -36,6 +36,7 @@ from shared.nats.jetstream_api import (
 from shared.nats.settings import ConnectionSettings
 from shared.policy import EVERY_REVISION
 from shared.subjects import ROOT
+from shared.tasks import cancel_all
 
 CONNECT_DEADLINE = 20.0
 LOOK_EVERY = 2.0
@@ -87,6 +88,13 @@ class _Place(msgspec.Struct):
 
 class _Found(msgspec.Struct):
     message: _Place
+
+
+class _Asked(NamedTuple):
+    """A batch that was asked for, and what time it was then."""
+
+    at: int
+    answer: asyncio.Task[tuple[Messages | None, str]]
 
 
 class AnotherArchive(Exception):
@@ -214,25 +222,34 @@ class Feed:
             async with batches_of(
                 client, self._api, self._stream, CONNECT_DEADLINE, self._reading, subjects
             ) as batches:
-                while not look.done():
-                    await self._read_batch(client, batches)
+                ahead = None
+                try:
+                    while not look.done():
+                        asked, ahead = ahead or self._ask(batches, self.fleet.sequence + 1), None
+                        messages, wrong = await asked.answer
+                        if messages is not None and wrong != NOTHING_LEFT:
+                            # It comes while this batch is folded and committed.
+                            ahead = self._ask(batches, int(messages.sequences[-1]) + 1)
+                        await self._take_batch(client, asked.at, messages, wrong)
+                finally:
+                    if ahead is not None:
+                        await cancel_all([ahead.answer])
             await look
         finally:
             look.cancel()
             await asyncio.gather(look, return_exceptions=True)
 
-    async def _read_batch(self, client: DirectClient, batches: StreamConsumer | DirectGets) -> None:
-        asked_at = self.sourcing.now
-        messages, wrong = await batches.fetch(self.fleet.sequence + 1, 1 << 40)
+    def _ask(self, batches: StreamConsumer | DirectGets, sequence: int) -> _Asked:
+        return _Asked(self.sourcing.now, asyncio.create_task(batches.fetch(sequence, 1 << 40)))
+
+    async def _take_batch(self, client: DirectClient, asked_at: int, messages: Messages | None, wrong: str) -> None:
         if messages is not None:
             await self._take(messages)
         if wrong == NOTHING_LEFT:
-            if await self._has_more(client):
-                await asyncio.sleep(IDLE)
-                return
-            self.wrong = ""
-            said, looked_at = self._looked
-            self._looked = msgspec.structs.replace(said, caught_up_at=max(said.caught_up_at, asked_at)), looked_at
+            if not await self._has_more(client):
+                self.wrong = ""
+                said, looked_at = self._looked
+                self._looked = msgspec.structs.replace(said, caught_up_at=max(said.caught_up_at, asked_at)), looked_at
             await asyncio.sleep(IDLE)
         elif messages is None:
             self._say_wrong(wrong)
