@@ -4,7 +4,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
@@ -30,9 +30,11 @@ NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
 _SQL = Path(__file__).with_name("duckdb_rollup.sql")
 
 
-def settings_for(directory: Path, hub: ConnectionSettings = NOBODY) -> AggregatorSettings:
-    """Give settings for tables in ``directory``."""
-    lakehouse = LakehouseSettings(path=FilePath(directory), spark_master=MASTER)
+def settings_for(
+    directory: Path, hub: ConnectionSettings = NOBODY, master: str = MASTER, spark: Mapping[str, str] | None = None
+) -> AggregatorSettings:
+    """Give settings for tables in ``directory``; ``spark``: properties of Spark's own."""
+    lakehouse = LakehouseSettings(path=FilePath(directory), spark_master=master, spark=dict(spark or {}))
     return AggregatorSettings(hub=hub, lakehouse=lakehouse)
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -27,6 +29,7 @@ from tests.bench.stage import Options
 from tests.bench.streams import FILL_DEADLINE, connected, stream_state
 from tests.bench.warehouses import MASTER, say, settings_for
 from tests.support.core.advisories import advisory_of
+from tests.support.lakehouse.spark_cluster import cluster
 from tests.support.waiting import until
 
 MESSAGES, FEW_MESSAGES = 4_000_000, 40_000
@@ -35,6 +38,13 @@ START = parse_instant("2026-01-01T00:00:00Z")
 API_DEADLINE = 60.0
 _FLAT = 1.1
 """What memory may grow to, in times of what the first part took, and still be called flat."""
+
+
+_ONE_CORE_EACH = {
+    "spark.executor.cores": "1",
+    "spark.executor.memory": "768m",
+    "spark.driver.host": "127.0.0.1",
+}
 
 
 class Read(Exception):
@@ -81,6 +91,54 @@ async def nothing_new(options: Options) -> Table:
             Row("nothing new, from command to prompt, the longest", "s", max(taken[1:]), must=10, better="less"),
         ],
     )
+
+
+async def on_cluster(options: Options) -> Table:
+    """Measure the same way on workers of one core each, where one of them may help, and where two may."""
+    count = FEW_MESSAGES if options.is_quick else options.scaled(MESSAGES // 10)
+    shutil.rmtree(options.directory, ignore_errors=True)
+    settings = ServerSettings(name="hub", store_dir=options.directory / "hub")
+    taken: dict[int, list[float]] = {1: [], 2: []}
+    async with EmbeddedNats(settings) as server:
+        size = await _fill(server.url, count)
+        place = options.directory / "cluster"
+        place.mkdir()
+        with cluster(place, 2) as spark:
+            for turn in range(options.turns):
+                for cores, seconds in taken.items():
+                    own = {"spark.cores.max": str(cores), **_ONE_CORE_EACH}
+                    directory = options.directory / f"lake-{cores}-{turn}"
+                    lake = settings_for(directory, ConnectionSettings(servers=(server.url,)), spark.url, own)
+                    seconds.append(await asyncio.to_thread(_seconds_to_read, lake))
+    one, two = (statistics.median(each) for each in taken.values())
+    return Table(
+        measure="lakehouse-cluster",
+        title=f"{count:,} advisories of {size} bytes into bronze tables, on a standalone master with two workers",
+        command=options.command("lakehouse-cluster"),
+        rows=[
+            Row("one core of one worker", "rows/s", count / one),
+            Row("one core of each", "rows/s", count / two),
+            Row("two cores, in times of one", "times", one / two),
+        ],
+        notes=[
+            f"medians of {options.turns} in turns; hub, driver and workers share this machine's {os.cpu_count()} cores"
+        ],
+    )
+
+
+def _seconds_to_read(lake: AggregatorSettings) -> float:
+    times: dict[str, float] = {}
+
+    def note(line: str) -> None:
+        say(line)
+        times.setdefault(line.split(maxsplit=1)[0], time.perf_counter())
+        if line.startswith("deriving"):
+            raise Read
+
+    with contextlib.suppress(Read):
+        rollup.roll_up(lake, rollup.RollupRequest(), note)
+    SparkContext.getOrCreate().stop()
+    return times["deriving"] - times["reading"]
 
 
 def _read(lake: AggregatorSettings, count: int) -> list[Row]:
@@ -160,4 +218,4 @@ async def _make(client: Client, config: dict[str, object]) -> None:
     await request_json(client, subject, config, dict[str, object], deadline=API_DEADLINE)
 
 
-MEASURES = {"lakehouse-reading": reading, "lakehouse-nothing": nothing_new}
+MEASURES = {"lakehouse-reading": reading, "lakehouse-nothing": nothing_new, "lakehouse-cluster": on_cluster}
