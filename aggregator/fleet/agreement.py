@@ -20,7 +20,8 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.live.feed import FOLDED_SUBJECTS
-from aggregator.live.fold.fleet import Archived, Changes, Fleet, StoryEntry
+from aggregator.live.fold.changes import Archived, Changes, StoryEntry
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin, stored_position
 from shared.identifiers import AdvisoryKind

@@ -8,7 +8,7 @@ from aggregator.live.service.server import Refused
 from aggregator.policy import book as rules
 from aggregator.policy.book import Book
 from aggregator.policy.stream import PolicyUnavailable, say
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired.model import HUB, Place
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed

@@ -19,7 +19,8 @@ from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.reader import batches_of
 from aggregator.config import Reading
-from aggregator.live.fold.fleet import Changes, Fleet
+from aggregator.live.fold.changes import Changes
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Source, Sourcing
 from aggregator.live.store import LiveStore, Origin
 from shared.instants import parse_instant

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from aggregator.live.api import Counts, HistoryPoint
+from aggregator.live.fold.changes import Changes, Revision, StoryEntry
 from aggregator.live.fold.coverage import Block
-from aggregator.live.fold.fleet import KEPT, Changes, Fleet, Revision, StoryEntry
+from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import RETIRED, UP, WIDTH
 from shared.instants import DAY
 

@@ -20,10 +20,10 @@ from aggregator.policy.runs import Run, runs
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
 from aggregator.terminal import clear_errors
 from aggregator.topology.commands.streams import config_option, load
-from aggregator.topology.desired import hub_place
-from aggregator.topology.model import Place
+from aggregator.topology.desired.model import Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import hub_place
 from aggregator.topology.observed.connections import CONNECT_DEADLINE
-from aggregator.topology.settings import TopologySettings
 from shared.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed, connect

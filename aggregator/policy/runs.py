@@ -6,7 +6,7 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.policy.book import Book
-from aggregator.topology.model import StreamKey
+from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.report.evidence import last_watermarks
 from shared import wire
 from shared.identifiers import BlockId

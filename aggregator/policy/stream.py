@@ -12,7 +12,7 @@ import nats.js.errors
 from nats.aio.client import Client
 
 from aggregator.policy.book import Book
-from aggregator.topology.model import Place
+from aggregator.topology.desired.model import Place
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from aggregator.topology.observed.messages import read_messages
 from shared.instants import parse_instant

@@ -14,13 +14,13 @@ from nats.aio.client import Client
 
 from aggregator.scenarios.narrator import DEADLINE
 from aggregator.topology.apply import ApplyFailed, apply
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Change, Plan, plan
 from aggregator.topology.plan.text import change_lines, untaken
 from aggregator.topology.report.tables import Report, report
-from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
 from shared.nats.settings import AuthSettings, ConnectionSettings

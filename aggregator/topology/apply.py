@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import Config
+from aggregator.topology.desired.model import Config
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
 from aggregator.topology.plan.changes import Action, Change, Plan
 from aggregator.topology.plan.differences import FieldChange, ignored_fields

@@ -12,7 +12,7 @@ from typing import Self
 import pytest
 
 from aggregator.config import LiveSettings
-from aggregator.topology.settings import RenderSettings
+from aggregator.topology.desired.settings import RenderSettings
 from edge_agent.config.agent import MonitorSettings
 from tests.support.distributions import DISTRIBUTIONS, EL7, needs_dnf, resolves
 from tests.support.faults import witness

@@ -11,7 +11,7 @@ import pytest
 from msgspec import inspect
 
 from aggregator.config import AggregatorSettings
-from aggregator.topology.settings import TopologySettings
+from aggregator.topology.desired.settings import TopologySettings
 from edge_agent.config.agent import AgentSettings
 from edge_agent.observability.metrics import COUNTED
 from edge_agent.simulator.script import Script

@@ -49,8 +49,9 @@ def test_every_import_contract_holds() -> None:
         ("agent-stations", "edge_agent/store", "import edge_agent.ingest.loop"),
         ("agent-stations", "edge_agent/source", "import edge_agent.store.port"),
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.lakehouse.spark.jars"),
-        ("parts-of-the-aggregator", "aggregator/lakehouse", "import aggregator.topology.model"),
+        ("parts-of-the-aggregator", "aggregator/lakehouse", "import aggregator.topology.desired.model"),
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.demo.stage"),
+        ("topology-stations", "aggregator/topology/desired", "import aggregator.topology.observed.state"),
         ("live-stations", "aggregator/live/fold", "import aggregator.live.store"),
         ("pure-fold", "aggregator/live/fold", "import time"),
         (

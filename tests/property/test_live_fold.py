@@ -8,7 +8,8 @@ import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Cause, Rules
-from aggregator.live.fold.fleet import Archived, Changes, Fleet
+from aggregator.live.fold.changes import Archived, Changes
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.store import LiveStore, Origin

@@ -11,10 +11,8 @@ What is up *now* depends on what is known now: ``view.py`` looks at the state as
 """
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
-import msgspec
 from msgspec import UNSET
 
 from aggregator.archive import contests
@@ -29,6 +27,7 @@ from aggregator.archive.judgement import (
     judged_watermark,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
+from aggregator.live.fold.changes import KINDS, Changes, History, Revision, StoryEntry
 from aggregator.live.fold.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
@@ -48,81 +47,13 @@ _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
 _AHEAD = -1
 """The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
-_KINDS = tuple(AdvisoryKind)
-_RANKS = {kind: rank for rank, kind in enumerate(_KINDS)}
+_RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 _RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
-_WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in _KINDS)
+_WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 _LONGEST_TEXT = 256
 KEPT = 90 * DAY
 """For so long retired senders, advisories and gaps are kept, and each sender's last advisory: the tables have all."""
-
-
-class Archived(NamedTuple):
-    """A message of the archive; ``archived_at`` is the hub's time in microseconds."""
-
-    sequence: int
-    subject: bytes
-    archived_at: int
-    payload: bytes
-
-
-class StoryEntry(NamedTuple):
-    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one before it.
-
-    The fields are the columns of the store's table: ``kind_rank`` stands for the kind, ``place_rank`` orders what was
-    told of one instant.
-    """
-
-    sequence: int
-    sender: int
-    previous: int
-    kind_rank: int
-    at: int
-    last_seen: int
-    archived_at: int
-    event_id: str
-    incarnation: str
-    rebuilt: bool
-    by_operator: bool
-    unheard_until: int
-    place_rank: int
-
-    @property
-    def kind(self) -> AdvisoryKind:
-        """Give its kind."""
-        return _KINDS[self.kind_rank]
-
-
-History = Callable[[int], StoryEntry | None]
-"""Gives an entry, by its archive sequence; None where it is kept no more."""
-
-
-class Revision(msgspec.Struct, frozen=True):
-    """A revision of the policy that says something of senders: who gave it, when, to whom, and what."""
-
-    stream_created_at: int
-    revision: int
-    scope: Scope
-    given_at: int
-    author: str
-    order: DeclareMaintenance | CancelMaintenance | ForwardSender | RetireSender
-
-
-class Changes:
-    """What a fold has changed, for the store and for whoever watches.
-
-    Who was forgotten is named by number and by the last advisory stored; the number may be another's by now.
-    """
-
-    def __init__(self) -> None:
-        self.senders: set[int] = set()
-        self.blocks: set[int] = set()
-        self.entries: list[StoryEntry] = []
-        self.gaps: list[Gap] = []
-        self.revisions: list[Revision] = []
-        self.forgotten: list[tuple[int, int]] = []
-        self.message_count = 0
 
 
 class Fleet:

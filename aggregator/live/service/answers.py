@@ -20,7 +20,8 @@ from aggregator.live.api import (
     SiteView,
     State,
 )
-from aggregator.live.fold.fleet import Fleet, StoryEntry
+from aggregator.live.fold.changes import StoryEntry
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UNHEARD
 from aggregator.live.fold.view import View, by_trouble, maintenance_of, told_as
 from aggregator.live.store import StoredSender, StoreReader, Wanted

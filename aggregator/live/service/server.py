@@ -40,7 +40,8 @@ from aggregator.live.api import (
     State,
 )
 from aggregator.live.feed import Feed
-from aggregator.live.fold.fleet import Changes, Fleet, StoryEntry
+from aggregator.live.fold.changes import Changes, StoryEntry
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.service import answers
 from aggregator.live.service.events import Broadcast

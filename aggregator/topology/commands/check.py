@@ -8,14 +8,14 @@ from typing import TypeVar
 import click
 
 from aggregator.topology.commands.streams import config_option
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import gather
 from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.tables import report
-from aggregator.topology.settings import TopologySettings
 from shared.command_group import Parsed, examples, json_option
 from shared.instants import DAY, parse_duration
 from shared.nats.jetstream_api import ApiError, RequestFailed

@@ -12,8 +12,9 @@ from aggregator.config import settings_option
 from aggregator.terminal import clear_errors
 from aggregator.topology.apply import ApplyFailed, NotTaken
 from aggregator.topology.apply import apply as apply_plan
-from aggregator.topology.desired import archiving_of, desired, is_beside_the_archive
-from aggregator.topology.model import lines_by_place
+from aggregator.topology.desired.model import lines_by_place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import archiving_of, desired, is_beside_the_archive
 from aggregator.topology.observed.connections import Connections, connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.observed.state import Found
@@ -32,7 +33,6 @@ from aggregator.topology.plan.text import (
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import report as make_report
 from aggregator.topology.report.text import format_report
-from aggregator.topology.settings import TopologySettings
 from shared.command_group import CommandGroup, examples, json_option
 from shared.settings import SettingsError, load_settings
 from shared.subjects import ROOT

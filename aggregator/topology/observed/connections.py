@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from nats.aio.client import Client
 
-from aggregator.topology.model import HUB
-from aggregator.topology.settings import TopologySettings
+from aggregator.topology.desired.model import HUB
+from aggregator.topology.desired.settings import TopologySettings
 from shared.nats.connection import ConnectFailed, connect
 
 CONNECT_DEADLINE = 5.0

@@ -11,7 +11,7 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 
-from aggregator.topology.model import Config, StreamKey
+from aggregator.topology.desired.model import Config, StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from shared.instants import SECOND, format_instant, parse_instant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json

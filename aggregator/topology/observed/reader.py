@@ -11,9 +11,18 @@ from typing import TypeVar
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import HUB, Config, ConsumerKey, Desired, DesiredConsumer, DesiredStream, Origin, Place
+from aggregator.topology.desired.durable_copies import OURS, copier_of, named_copier
+from aggregator.topology.desired.model import (
+    HUB,
+    Config,
+    ConsumerKey,
+    Desired,
+    DesiredConsumer,
+    DesiredStream,
+    Origin,
+    Place,
+)
 from aggregator.topology.observed.connections import REQUEST_DEADLINE, Connections
-from aggregator.topology.observed.durable_copies import OURS, copier_of, named_copier
 from aggregator.topology.observed.messages import see_message
 from aggregator.topology.observed.state import (
     Found,

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import Config, ConsumerKey, Place, StreamKey
+from aggregator.topology.desired.confinement import filters_of, is_confined, taken_subjects
+from aggregator.topology.desired.model import Config, ConsumerKey, Place, StreamKey
 from shared.nats.jetstream_api import domain_of
 
 _REPORTS_SEQUENCES = 5
@@ -70,7 +70,7 @@ class Replication(msgspec.Struct, frozen=True):
     @property
     def subjects(self) -> tuple[str, ...]:
         """Which of the origin's subjects are taken; none: all."""
-        return tuple(subjects_taken(self.source))
+        return tuple(filters_of(self.source))
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -279,16 +279,3 @@ def is_same_source(wanted: Config, found: Config) -> bool:
     if spoken and (wanted.get("consumer") or found.get("consumer") or is_confined(wanted)):
         return taken_subjects(wanted) == taken_subjects(found)
     return all((wanted[field] or None) == (found.get(field) or None) for field in spoken)
-
-
-def taken_subjects(source: Config) -> list[tuple[str, str]]:
-    """List what a source takes of its origin's subjects, and as what ("": as it is); none: everything."""
-    if is_confined(source):
-        return []
-    if source.get("filter_subject"):
-        return [(source["filter_subject"], "")]
-    return [(each["src"], each.get("dest") or "") for each in source.get("subject_transforms") or []]
-
-
-def subjects_taken(source: Config) -> list[str]:
-    return [subject for subject, _ in taken_subjects(source)]

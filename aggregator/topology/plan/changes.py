@@ -10,9 +10,17 @@ from enum import StrEnum
 
 import msgspec
 
-from aggregator.topology.confinement import is_confined, number_of
-from aggregator.topology.model import Config, ConsumerKey, Desired, DesiredConsumer, DesiredStream, Place, StreamKey
-from aggregator.topology.observed.durable_copies import OURS
+from aggregator.topology.desired.confinement import is_confined, number_of
+from aggregator.topology.desired.durable_copies import OURS
+from aggregator.topology.desired.model import (
+    Config,
+    ConsumerKey,
+    Desired,
+    DesiredConsumer,
+    DesiredStream,
+    Place,
+    StreamKey,
+)
 from aggregator.topology.observed.state import (
     Found,
     FoundStream,

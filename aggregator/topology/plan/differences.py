@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import Config
-from aggregator.topology.observed.state import FoundStream, api_of, is_same_source, subjects_taken
+from aggregator.topology.desired.confinement import filters_of, is_confined
+from aggregator.topology.desired.model import Config
+from aggregator.topology.observed.state import FoundStream, api_of, is_same_source
 from shared.instants import parse_instant
 
 _BEYOND = {
@@ -154,7 +154,7 @@ def confines(new: Config, old: Config) -> bool:
 
 
 def title(source: Config) -> str:
-    taken = ", ".join(subjects_taken(source))
+    taken = ", ".join(filters_of(source))
     return f"{source['name']} of {api_of(source) or 'this domain'}{f' ({taken})' if taken else ''}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aggregator.topology.model import Config, Copying, Desired, DesiredConsumer, DesiredStream, StreamKey
+from aggregator.topology.desired.model import Config, Copying, Desired, DesiredConsumer, DesiredStream, StreamKey
 from aggregator.topology.observed.state import (
     Found,
     consumer_name_of,

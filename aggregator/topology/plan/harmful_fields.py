@@ -7,9 +7,9 @@ What else is set by hand does no harm, and is not looked at: placement, descript
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import HUB, Config, Desired, DesiredStream
-from aggregator.topology.observed.state import Found, copies_of, origin_place, sources_of, taken_subjects
+from aggregator.topology.desired.confinement import is_confined, taken_subjects
+from aggregator.topology.desired.model import HUB, Config, Desired, DesiredStream
+from aggregator.topology.observed.state import Found, copies_of, origin_place, sources_of
 from aggregator.topology.plan.differences import source_pairs, title
 from shared.instants import format_duration
 from shared.policy import EVERY_REVISION

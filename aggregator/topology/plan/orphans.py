@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired import FOR_A_RELAY
-from aggregator.topology.model import ConsumerKey, Desired, DesiredConsumer, Place
-from aggregator.topology.observed.durable_copies import copier_of, named_copier
+from aggregator.topology.desired.durable_copies import copier_of, named_copier
+from aggregator.topology.desired.model import ConsumerKey, Desired, DesiredConsumer, Place
+from aggregator.topology.desired.streams import FOR_A_RELAY
 from aggregator.topology.observed.state import Found, FoundConsumer, consumer_name_of, copies_of
 from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from aggregator.topology.model import Desired, DesiredStream, StreamKey
+from aggregator.topology.desired.model import Desired, DesiredStream, StreamKey
 from aggregator.topology.observed.state import Found, beyond
 from aggregator.topology.plan.differences import FieldChange, differences
 

@@ -11,9 +11,9 @@ must not keep the hub from being changed by a source that it adds.
 
 from collections.abc import Iterable, Iterator
 
-from aggregator.topology.confinement import confinement_of, is_confined
-from aggregator.topology.model import Config, Desired, DesiredStream
-from aggregator.topology.observed.state import Found, is_same_source, origin_place, sources_of, taken_subjects
+from aggregator.topology.desired.confinement import confinement_of, is_confined, taken_subjects
+from aggregator.topology.desired.model import Config, Desired, DesiredStream
+from aggregator.topology.observed.state import Found, is_same_source, origin_place, sources_of
 from aggregator.topology.plan.differences import title
 
 _REMEDY = "give it retention limits, or say allow = true where it is copied"

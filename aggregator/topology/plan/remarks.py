@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 
-from aggregator.topology.confinement import is_confined, number_of
-from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
+from aggregator.topology.desired.confinement import is_confined, number_of
+from aggregator.topology.desired.model import Config, Desired, DesiredStream, StreamKey
 from aggregator.topology.observed.state import (
     Found,
     FoundStream,

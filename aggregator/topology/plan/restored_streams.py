@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.confinement import confinement_of, is_confined, number_of, numbered
-from aggregator.topology.model import Config, Desired, DesiredConsumer, DesiredStream, StreamKey
+from aggregator.topology.desired.confinement import confinement_of, is_confined, number_of, numbered
+from aggregator.topology.desired.model import Config, Desired, DesiredConsumer, DesiredStream, StreamKey
 from aggregator.topology.observed.state import Found, FoundStream, is_same_source, origin_place, sources_of
 from shared.subjects import ROOT
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aggregator.topology.confinement import confinement_of, number_of
-from aggregator.topology.model import lines_by_place
+from aggregator.topology.desired.confinement import confinement_of, number_of
+from aggregator.topology.desired.model import lines_by_place
 from aggregator.topology.observed.state import api_of, consumer_name_of, sealed
 from aggregator.topology.plan.changes import Action, Change, Plan
 from aggregator.topology.plan.differences import FieldChange

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from aggregator.topology.desired.settings import RenderSettings
 from aggregator.topology.render import server_config as names
 from aggregator.topology.render.keys import KeyKind, key_of, make_key
 from aggregator.topology.render.server_config import server_config
 from aggregator.topology.render.servers import Server
-from aggregator.topology.settings import RenderSettings
 
 KEYS = "keys"
 _AUTHORITY_KEY = "ca-key.pem"

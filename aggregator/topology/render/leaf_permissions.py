@@ -15,11 +15,11 @@ Plain copies are wider: their servers make consumers at the origin for themselve
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import DesiredConsumer, DesiredStream
+from aggregator.topology.desired.model import DesiredConsumer, DesiredStream
+from aggregator.topology.desired.settings import RegionSettings, TopologySettings
+from aggregator.topology.desired.stream_settings import HUB_PLACE
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.render.permissions import AGGREGATOR, LEAVES, Account, Grant
-from aggregator.topology.settings import RegionSettings, TopologySettings
-from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats.jetstream_api import api_prefix
 
 _ANSWERS = "$JSC.R.>"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from aggregator.topology.desired import relay_consumer
-from aggregator.topology.settings import RelaySettings, SiteSettings
+from aggregator.topology.desired.settings import RelaySettings, SiteSettings
+from aggregator.topology.desired.streams import relay_consumer
 from shared.identifiers import BlockId
 from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_name

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 
 import msgspec
 
+from aggregator.topology.desired.settings import RenderSettings
 from aggregator.topology.render.permissions import CLIENTS, Account, Grant
 from aggregator.topology.render.servers import Server, authority
-from aggregator.topology.settings import RenderSettings
 
 CONFIG, AUTHORITY, CERTIFICATE, PRIVATE_KEY, LEAF_SEED = (
     "nats-server.conf",

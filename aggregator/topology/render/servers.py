@@ -6,13 +6,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aggregator.topology.desired import desired, region_place
-from aggregator.topology.model import DesiredStream
+from aggregator.topology.desired.model import DesiredStream
+from aggregator.topology.desired.settings import RegionSettings, SiteSettings, TopologySettings
+from aggregator.topology.desired.stream_settings import HUB_PLACE
+from aggregator.topology.desired.streams import desired, region_place
 from aggregator.topology.render import permissions
 from aggregator.topology.render.leaf_permissions import account_name, account_of_region, leaf_key
 from aggregator.topology.render.permissions import Account, Grant
-from aggregator.topology.settings import RegionSettings, SiteSettings, TopologySettings
-from aggregator.topology.stream_settings import HUB_PLACE
 from shared.nats.settings import DEFAULT_PORT
 
 

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired import is_beside_the_archive
-from aggregator.topology.model import Desired, DesiredConsumer, DesiredStream, lines_by_place
-from aggregator.topology.observed.state import Found, FoundStream, sealed, silence, subjects_taken
+from aggregator.topology.desired.confinement import filters_of
+from aggregator.topology.desired.model import Desired, DesiredConsumer, DesiredStream, lines_by_place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import is_beside_the_archive
+from aggregator.topology.observed.state import Found, FoundStream, sealed, silence
 from aggregator.topology.plan.differences import NEARLY_FULL
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
@@ -20,7 +22,6 @@ from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.fullness import fullnesses
 from aggregator.topology.report.tables import ReplicationRow, Report, report
 from aggregator.topology.report.text import another_past, not_copied
-from aggregator.topology.settings import TopologySettings
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
 
@@ -153,7 +154,7 @@ def _copyings(shown: Report, wanted: Iterable[Desired], found: Found) -> Iterato
     A mirror is made again itself, and one that is confined is another source then.
     """
     without = {
-        (str(copying.place), copying.stream, str(each.place), each.stream, tuple(subjects_taken(copying.source)))
+        (str(copying.place), copying.stream, str(each.place), each.stream, tuple(filters_of(copying.source)))
         for each in wanted
         if isinstance(each, DesiredConsumer) and (copying := each.copying) is not None and _is_lacking(each, found)
     }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import StreamKey
+from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject

@@ -9,15 +9,15 @@ from collections.abc import Iterable
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.desired import hub_place
-from aggregator.topology.model import HUB, Place, StreamKey
+from aggregator.topology.desired.model import HUB, Place, StreamKey
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import hub_place
 from aggregator.topology.observed.connections import Connections
 from aggregator.topology.observed.messages import count_by_subject, get_message, read_messages, see_message
 from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
 from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
-from aggregator.topology.settings import TopologySettings
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant

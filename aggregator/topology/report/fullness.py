@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from aggregator.topology.desired import hub_place, region_place
-from aggregator.topology.model import DesiredStream, Place
+from aggregator.topology.desired.model import DesiredStream, Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import hub_place, region_place
 from aggregator.topology.observed.state import Found, FoundStream
-from aggregator.topology.settings import TopologySettings
 from shared.instants import MINUTE, format_duration, parse_instant
 from shared.sizes import format_size
 

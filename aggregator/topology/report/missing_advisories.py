@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.topology.model import StreamKey
+from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import (
     StoredMessage,
     count_by_subject,

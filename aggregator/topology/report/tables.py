@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from aggregator.topology.confinement import is_confined
-from aggregator.topology.model import Config, Desired, DesiredStream, StreamKey
+from aggregator.topology.desired.confinement import is_confined, taken_subjects
+from aggregator.topology.desired.model import Config, Desired, DesiredStream, StreamKey
 from aggregator.topology.observed.state import (
     External,
     Found,
@@ -21,7 +21,6 @@ from aggregator.topology.observed.state import (
     sealed,
     silence,
     sources_of,
-    taken_subjects,
 )
 from aggregator.topology.plan.differences import source_pairs
 from aggregator.topology.plan.harmful_fields import found_harms

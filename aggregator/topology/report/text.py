@@ -3,7 +3,7 @@
 from collections import Counter
 
 from aggregator.terminal import format_table
-from aggregator.topology.model import lines_by_place
+from aggregator.topology.desired.model import lines_by_place
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
 from shared.instants import format_duration
 from shared.sizes import format_size

@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 
 from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired.model import HUB, Place
 from edge_agent.policy.feed import PolicyFeed
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE

@@ -10,12 +10,12 @@ import pytest
 from nats.aio.client import Client
 
 from aggregator.topology.apply import apply
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Change, plan
 from aggregator.topology.plan.text import untaken
-from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.settings import load_settings
 from tests.support.topology.aggregator_command import ran, refused

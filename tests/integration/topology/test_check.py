@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired.model import HUB, Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.report.evidence import gather
 from aggregator.topology.report.tables import report
-from aggregator.topology.settings import TopologySettings
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.instants import HOUR, MINUTE, SECOND, parse_instant
 from shared.nats.connection import request_json

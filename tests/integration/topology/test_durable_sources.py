@@ -13,11 +13,11 @@ from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
 from aggregator.topology.apply import ApplyFailed, apply
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Action, Plan, plan
-from aggregator.topology.settings import TopologySettings
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
 from shared.settings import load_settings

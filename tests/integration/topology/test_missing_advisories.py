@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.model import HUB, Place
+from aggregator.topology.desired.model import HUB, Place
 from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.evidence import last_watermarks
 from aggregator.topology.report.missing_advisories import Ranges, held_ordinals, ordinal_faults

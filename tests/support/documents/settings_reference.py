@@ -13,7 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from aggregator.config import AggregatorSettings
-from aggregator.topology.settings import TopologySettings
+from aggregator.topology.desired.settings import TopologySettings
 from edge_agent.config.agent import AgentSettings
 from shared.instants import format_duration
 from shared.nats.settings import ConnectionSettings

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from aggregator.live.fold.fleet import Archived
+from aggregator.live.fold.changes import Archived
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.instants import MINUTE
 from shared.subjects import advisory_subject, watermark_subject

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import HUB, Desired, DesiredStream, Place
+from aggregator.topology.desired.model import HUB, Desired, DesiredStream, Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Found, FoundConsumer, FoundStream, Replication, StreamState
 from aggregator.topology.plan.changes import Change, plan
 from aggregator.topology.plan.durable_sources import with_durable_sources
-from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
 
 HUB_PLACE = Place(HUB, "hub")

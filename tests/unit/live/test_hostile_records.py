@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
+from aggregator.live.fold.changes import Archived
 from aggregator.live.fold.coverage import MOST_LIVES
-from aggregator.live.fold.fleet import Archived, Fleet
+from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader

@@ -11,8 +11,9 @@ from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.alerts.incidents import Cause, Incident, Rules
 from aggregator.live.api import Counts, State, UnknownReason
+from aggregator.live.fold.changes import Archived, Changes
 from aggregator.live.fold.coverage import Life
-from aggregator.live.fold.fleet import KEPT, Archived, Changes, Fleet
+from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LIVING, RETIRED, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.service.answers import sender_row

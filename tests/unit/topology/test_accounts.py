@@ -2,8 +2,8 @@
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import DesiredStream, Place
+from aggregator.topology.desired.model import DesiredStream, Place
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import External, Replication, StreamState
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import report

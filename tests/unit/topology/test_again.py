@@ -7,14 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import cli
-from aggregator.topology.confinement import confined_to
-from aggregator.topology.desired import archiving_of, desired
+from aggregator.topology.desired.confinement import confined_to
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import archiving_of, desired
 from aggregator.topology.observed.state import External, Found, Replication, StreamState
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Block, Evidence
-from aggregator.topology.settings import TopologySettings
 from shared.instants import SECOND
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, as_applied, topology, with_state

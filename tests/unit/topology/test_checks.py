@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import (
     ApiFailure,
     Cluster,

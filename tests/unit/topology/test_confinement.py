@@ -5,14 +5,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.topology.confinement import confined_to, is_confined
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.confinement import confined_to, is_confined
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import AckFloor, External, Found, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence
-from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, as_applied, topology, with_state
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import DesiredConsumer, DesiredStream, Place
+from aggregator.topology.desired.model import DesiredConsumer, DesiredStream, Place
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from shared.settings import SettingsError
 from tests.support.topology.topologies import DAY, EU, HUB_PLACE, US, nothing, topology

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import HUB, DesiredConsumer, Place
+from aggregator.topology.desired.model import HUB, DesiredConsumer, Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import External, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
-from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, changes, topology, with_state
 

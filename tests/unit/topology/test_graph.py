@@ -4,7 +4,7 @@ import re
 
 import msgspec
 
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import ApiFailure, External, Replication, StreamState
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow, report

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import Config, DesiredStream
+from aggregator.topology.desired.model import Config, DesiredStream
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import External, Replication, StreamState
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence

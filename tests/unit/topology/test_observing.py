@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import HUB
+from aggregator.topology.desired.model import HUB
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed import reader
 from aggregator.topology.observed.state import AckFloor, FoundConsumer, Replication, StreamState
 from aggregator.topology.plan.changes import plan
-from aggregator.topology.settings import TopologySettings
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed
 from shared.settings import parse_settings
 from tests.support.topology.topologies import HUB_PLACE, TWO_REGIONS, applied, with_state

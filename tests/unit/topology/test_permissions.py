@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.render.permissions import Grant
 from aggregator.topology.render.servers import Address, NotRenderable, Server, servers
-from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError, parse_settings
 from tests.support.topology.topologies import topology
 

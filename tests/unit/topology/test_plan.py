@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.topology.confinement import confined_to
-from aggregator.topology.desired import desired
+from aggregator.topology.desired.confinement import confined_to
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import ApiFailure, External, Replication, StreamState
 from aggregator.topology.plan.changes import Action, Change, Plan, plan
 from aggregator.topology.plan.differences import FieldChange
 from aggregator.topology.plan.text import format_plan, plan_as_json
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
-from aggregator.topology.settings import TopologySettings
 from shared.settings import parse_settings
 from tests.support.topology.topologies import (
     DAY,

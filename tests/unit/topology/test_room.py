@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import DesiredStream, Place
+from aggregator.topology.desired.model import DesiredStream, Place
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Found, Room, StreamState
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan

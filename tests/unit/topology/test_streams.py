@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from aggregator.topology.desired import desired
-from aggregator.topology.model import HUB, DesiredStream, Place
+from aggregator.topology.desired.model import HUB, DesiredStream, Place
+from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Replication, StreamState
 from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.tables import report
-from aggregator.topology.settings import TopologySettings
 from shared.settings import SettingsError
 from tests.support.topology.topologies import EU, HUB_PLACE, applied, changes, nothing, topology, with_state
 

@@ -7,7 +7,7 @@ name was, what is stored stands below ``fleet.<region>``. What the region's FLEE
 
 import re
 
-from aggregator.topology.model import Config
+from aggregator.topology.desired.model import Config
 from shared.subjects import ROOT
 
 _EVERY_LENGTH = ("*.*.>", "*.*", "*")
@@ -49,3 +49,17 @@ def is_confined(source: Config) -> bool:
 def confinement_of(source: Config) -> str:
     """Name the subject below which a source is confined, "" where it is not."""
     return str(source["subject_transforms"][1]["dest"]) if is_confined(source) else ""
+
+
+def taken_subjects(source: Config) -> list[tuple[str, str]]:
+    """List what a source takes of its origin's subjects, and as what ("": as it is); none: everything."""
+    if is_confined(source):
+        return []
+    if source.get("filter_subject"):
+        return [(source["filter_subject"], "")]
+    return [(each["src"], each.get("dest") or "") for each in source.get("subject_transforms") or []]
+
+
+def filters_of(source: Config) -> list[str]:
+    """List what a source takes of its origin's subjects; none: everything."""
+    return [subject for subject, _ in taken_subjects(source)]

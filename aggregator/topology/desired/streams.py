@@ -22,11 +22,20 @@ can read nothing else. A relay's consumer is made here, too: who may make one ma
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from aggregator.topology.confinement import confined_to
-from aggregator.topology.model import HUB, Config, Desired, DesiredConsumer, DesiredStream, Origin, Place, StreamKey
-from aggregator.topology.observed.durable_copies import DELIVERIES, consumer_of, through_consumer
-from aggregator.topology.settings import RegionSettings, RelaySettings, SiteSettings, TopologySettings
-from aggregator.topology.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
+from aggregator.topology.desired.confinement import confined_to
+from aggregator.topology.desired.durable_copies import DELIVERIES, consumer_of, through_consumer
+from aggregator.topology.desired.model import (
+    HUB,
+    Config,
+    Desired,
+    DesiredConsumer,
+    DesiredStream,
+    Origin,
+    Place,
+    StreamKey,
+)
+from aggregator.topology.desired.settings import RegionSettings, RelaySettings, SiteSettings, TopologySettings
+from aggregator.topology.desired.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
 from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name, subjects_of_region
 from shared.subjects import EVERY_REGISTRATION, ROOT, covers, probe_subject

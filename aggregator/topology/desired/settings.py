@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from aggregator.topology.stream_settings import (
+from aggregator.topology.desired.stream_settings import (
     HUB_PLACE,
     FreeStreamSettings,
     Retention,

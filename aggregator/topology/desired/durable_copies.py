@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from aggregator.topology.model import EVERYTHING, Config, Copying, DesiredConsumer, Place, StreamKey
-from aggregator.topology.observed.state import taken_subjects
+from aggregator.topology.desired.confinement import taken_subjects
+from aggregator.topology.desired.model import EVERYTHING, Config, Copying, DesiredConsumer, Place, StreamKey
 from shared.blake2 import blake2b
 
 OURS = "muster-"
