@@ -25,7 +25,7 @@ from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
-from edge_agent.observability.announcements import Vouching
+from edge_agent.observability.announcements import WatermarkWriter
 from edge_agent.observability.clocks import Clocks, RegionClock, SiteClock
 from edge_agent.observability.health import NAMES
 from edge_agent.observability.name_watch import NameWatch
@@ -131,7 +131,7 @@ class BlockWiring:
         self._parts = parts
         self._settings = parts.settings
         self._board = parts.board
-        self.readers: dict[str, Vouching] = {}
+        self.readers: dict[str, WatermarkWriter] = {}
 
     async def connect(self, block: StreamSettings) -> BlockLink:
         """Connect a block with its stream, however long that takes."""

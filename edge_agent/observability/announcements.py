@@ -21,7 +21,7 @@ from shared.wire import STOPPING
 _DEADLINE = 1.0
 
 
-class Vouching(Protocol):
+class WatermarkWriter(Protocol):
     """What writes a block's watermarks."""
 
     @property
@@ -42,7 +42,7 @@ class Announcements:
     def __init__(
         self,
         client: Client,
-        readers: Callable[[], Iterable[tuple[str, Vouching]]],
+        readers: Callable[[], Iterable[tuple[str, WatermarkWriter]]],
         conditions: Callable[[], list[Condition]],
         interval: float,
     ) -> None:
@@ -73,7 +73,7 @@ class Announcements:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.flush(left)  # type: ignore[arg-type]
 
-    async def _say(self, reader: Vouching, condition: str) -> None:
+    async def _say(self, reader: WatermarkWriter, condition: str) -> None:
         self._number += 1
         row = reader.restatement(condition, self._number)
         if row is not None and self._client.is_connected:

@@ -76,7 +76,7 @@ class View:
         self.fleet, self.sourcing, self.unknown_after = fleet, sourcing, unknown_after
         self.now = sourcing.now
         self.is_hub_behind = not sourcing.caught_up_at or self.now - sourcing.caught_up_at > unknown_after
-        self.planned = standing_maintenance(fleet, self.now)
+        self.planned = current_maintenance(fleet, self.now)
         self._reasons = [self._reason_of(block) for block in fleet.blocks]
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, block in enumerate(fleet.blocks):
@@ -162,7 +162,7 @@ class View:
         reason = self._reasons[number] or _OWN_REASONS.get(state)
         return (State.UNKNOWN, reason) if reason is not None else (_TOLD[state], None)
 
-    def told_states(self, number: int, shown: State) -> frozenset[int]:
+    def stored_states(self, number: int, shown: State) -> frozenset[int]:
         """Say which states must have been told of senders of a block that are shown so, named maintenance aside."""
         if self.closing(number) is not None:
             return LIVING | {RETIRED} if shown is State.RETIRED else frozenset()
@@ -359,7 +359,7 @@ def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
     return _BY_CONDITION.get(block.condition, UnknownReason.NOT_READ) if block.condition else UnknownReason.AGENT_BEHIND
 
 
-def standing_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
+def current_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
     """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
     cancelled = {
@@ -401,7 +401,7 @@ def _state_of(counts: Counts, *, is_unknown: bool, in_maintenance: bool) -> Stat
     return State.UP if counts.total or not counts.retired else State.RETIRED
 
 
-def told_as(state: int) -> State:
+def state_shown(state: int) -> State:
     """Say in the service's words what was told of a sender."""
     return _TOLD[state]
 

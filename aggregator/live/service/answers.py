@@ -23,7 +23,7 @@ from aggregator.live.api import (
 from aggregator.live.fold.changes import StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UNHEARD
-from aggregator.live.fold.view import View, by_trouble, maintenance_of, told_as
+from aggregator.live.fold.view import View, by_trouble, maintenance_of, state_shown
 from aggregator.live.store import StoredSender, StoreReader, Wanted
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
 
@@ -179,7 +179,7 @@ def _shown_so(view: View, number: int, shown: State, query: SenderQuery) -> Want
         planned = frozenset()
     elif shown is State.RETIRED:
         planned = frozenset()
-    return Wanted(view.told_states(number, shown), query.search, names, planned)
+    return Wanted(view.stored_states(number, shown), query.search, names, planned)
 
 
 def _count(view: View, reader: StoreReader, number: int, wanted: Wanted) -> int:
@@ -206,7 +206,7 @@ def _blocks(view: View, query: SenderQuery, after: list[str]) -> Iterator[int]:
 
 def _wanted(view: View, number: int, query: SenderQuery) -> Iterator[Wanted]:
     """Say what to look for in a block, where any of its senders may be wanted."""
-    states = LIVING if query.state is None else view.told_states(number, query.state)
+    states = LIVING if query.state is None else view.stored_states(number, query.state)
     if query.state is None:
         states = frozenset(range(1, LOST + 1))
     counts = view.fleet.counts[number]
@@ -233,7 +233,7 @@ def sender_row(view: View, stored: StoredSender) -> SenderRow:
         block=block.block,
         sender=stored.name,
         state=state,
-        last_state=told_as(stored.word if stored.state in (UNHEARD, LOST) else stored.state),
+        last_state=state_shown(stored.word if stored.state in (UNHEARD, LOST) else stored.state),
         since_us=since,
         last_seen_us=stored.last_seen,
         known_until_us=block.known_until,

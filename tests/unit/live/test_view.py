@@ -263,8 +263,8 @@ def test_a_site_that_an_operator_has_closed_is_expected_no_more_until_that_is_ta
     up = StoredSender(0, "web2", UP, UP, START, START, START, 0)
     assert (sender_row(late, up).state, sender_row(late, up).since_us) == (State.RETIRED, LATE)
     assert (late.is_closed("eu-west", "dub1"), late.is_closed("eu-west", "ber1")) == (True, False)
-    assert late.told_states(0, State.RETIRED) == LIVING | {RETIRED}
-    assert all(not late.told_states(0, state) for state in State if state is not State.RETIRED)
+    assert late.stored_states(0, State.RETIRED) == LIVING | {RETIRED}
+    assert all(not late.stored_states(0, state) for state in State if state is not State.RETIRED)
     assert late.shown(0, told.fleet.senders.state[0], "web1") == (State.RETIRED, None)
     assert (late.whole.unknown_site_count, late.block(0).maintenance) == (0, late.closing(0))
     told.at(LATE, said(Scope("eu-west", "dub1"), 3, LATE, CancelMaintenance(2)))
