@@ -52,6 +52,11 @@ def test_every_import_contract_holds() -> None:
         ("parts-of-the-aggregator", "aggregator/lakehouse", "import aggregator.topology.desired.model"),
         ("parts-of-the-aggregator", "aggregator/topology", "import aggregator.demo.stage"),
         ("topology-stations", "aggregator/topology/desired", "import aggregator.topology.observed.state"),
+        (
+            "derivation-steps",
+            "aggregator/lakehouse/derive/coverage",
+            "import aggregator.lakehouse.derive.availability.accounting",
+        ),
         ("live-stations", "aggregator/live/fold", "import aggregator.live.store"),
         ("pure-fold", "aggregator/live/fold", "import time"),
         (

@@ -1,19 +1,22 @@
 """The live state is a function of the archive: however it is cut and restarted, and what the tables' account says."""
 
+import gc
 import random
 from pathlib import Path
+from weakref import ref
 
 import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Rules
-from aggregator.live.fold.changes import Archived, Changes
+from aggregator.live.alerts.incidents import Rules
+from aggregator.live.fold.changes import Archived, Changes, Revision, StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
-from aggregator.live.fold.view import Sourcing, View
+from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.store import LiveStore, Origin
-from shared.instants import DAY, HOUR, parse_instant
+from shared.instants import DAY, HOUR, LATEST, SECOND, parse_instant
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
 from tests.support.live.archived_history import archived, archived_at_once, has_disputes, known_until, sender_truths
 
@@ -127,33 +130,67 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
             assert block.known_until == known_until(history)
 
 
-@pytest.mark.parametrize("seed", range(12))
+def drawn_sourcing(draw: random.Random, fleet: Fleet, now: int) -> Sourcing:
+    """Draw what the hub says of itself: now and then it is behind, or hears nothing of the region."""
+    source = Source(silent_us=draw.choice([0, 0, 3 * HOUR]), error=draw.choice(["", "", "stalled"]))
+    return Sourcing(fleet.sequence, now, now - draw.choice([0, 0, 2 * HOUR]), {"eu-west": source})
+
+
+def drawn_order(draw: random.Random, now: int, names: list[str]) -> DeclareMaintenance | CancelMaintenance:
+    """Draw a maintenance of everybody or of two, which may never end, or the end of one."""
+    if draw.random() < 0.3:
+        return CancelMaintenance(draw.randrange(1, 20))
+    began_at = now + draw.randrange(-DAY, DAY // 4)
+    ended_at = LATEST if draw.random() < 0.1 else began_at + draw.randrange(HOUR, DAY)
+    return DeclareMaintenance(began_at, ended_at, "as drawn", tuple(draw.sample(names, draw.choice([0, 2]))))
+
+
+def what_is_seen(book: IncidentBook) -> list[object]:
+    """Give all that a book has seen of each site."""
+    seen = [site for _, site in book._seen.values()]
+    ranks = [(site.stale_at(1), site.silent_at(1), site.stale_senders(100)) for site in seen if site.stale_count]
+    return [ranks, [{name: is_ for name, is_ in vars(site).items() if not name.startswith("_")} for site in seen]]
+
+
+@pytest.mark.parametrize("seed", range(16))
 def test_what_is_shown_again_is_what_a_first_look_shows(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
-    histories = [draw_block(draw, site, "a", START, START + 6 * DAY) for site in ("dub1", "ber1", "ams1")]
-    messages = archived(draw, histories)
-    store = LiveStore(tmp_path / "live.db")
-    books = [IncidentBook(tmp_path / name, Rules()) for name in ("going-on.db", "anew.db")]
-    fleet, view, begin = Fleet(history=store.entry), None, 0
+    places = [("dub1", "a"), ("dub1", "b"), ("ber1", "a"), ("ams1", "a")]
+    histories = [draw_block(draw, *place, START, START + 6 * DAY) for place in places]
+    names = sorted({said.sender_id for history in histories for said in history.said})
+    messages, told = archived(draw, histories), dict[int, StoryEntry]()
+    book, first_looks = (IncidentBook(tmp_path / name, Rules()) for name in ("again.db", "first.db"))
+    fleet, begin, again = Fleet(history=told.get), 0, 0
+    view = View(fleet, Sourcing(), HOUR)
+    fleet.kept = FORGOTTEN_AFTER
     while begin < len(messages):
         end = begin + draw.randrange(1, 30)
-        with store.transaction() as database:
-            store.write(database, ORIGIN, fleet, fleet.fold(messages[begin:end]))
-        begin = end
-        loaded = store.load(ORIGIN)
-        assert loaded is not None
-        now = fleet.known_through + draw.randrange(2 * HOUR)
-        sourcing = Sourcing(fleet.sequence, now, now)
-        view, anew = View(fleet, sourcing, HOUR, view), View(loaded, sourcing, HOUR)
-        assert (view.sites, view.whole) == (anew.sites, anew.whole)
-        stale = [
-            [msgspec.to_builtins(each) for each in book.look(shown) if each.cause is Cause.STALE]
-            for book, shown in zip(books, (view, anew), strict=True)
-        ]
-        assert stale[0] == stale[1]
-    for book in books:
-        book.close()
-    store.close()
+        told |= {entry.sequence: entry for entry in fleet.fold(messages[begin:end]).entries}
+        begin, now = end, fleet.known_through + draw.randrange(2 * HOUR)
+        if draw.random() < 0.2:
+            scope = Scope("eu-west", *draw.choice([(), ("dub1",), ("dub1", "b"), ("ams1",)]))
+            number = len(fleet.revisions) + 1
+            fleet.revisions[1, number] = Revision(1, number, scope, now, "draw", drawn_order(draw, now, names))
+        for _ in range(2):
+            sourcing = drawn_sourcing(draw, fleet, now)
+            seen_before = dict(view.seen_sites)
+            view, anew = View(fleet, sourcing, HOUR, view), View(fleet, sourcing, HOUR)
+            assert (view.sites, view.whole) == (anew.sites, anew.whole)
+            again += sum(seen_before.get((site.region, site.site), (None, None))[1] is site for site in view.sites)
+            book.look(view)
+            first_looks._seen.clear()
+            first_looks.look(anew)
+            assert book.open == first_looks.open
+            assert what_is_seen(book) == what_is_seen(first_looks)
+            now += draw.choice([0, SECOND, 3 * HOUR])
+    assert again
+    first_looks.close()
+    replaced, fleet = ref(fleet), Fleet()
+    view = anew = View(fleet, Sourcing(), HOUR)
+    # A state that is made anew is not looked at before it has been read: no two are held meanwhile.
+    gc.collect()
+    assert replaced() is None
+    book.close()
 
 
 # Of the first ones, another agent's words come when all that they contradict had vouched, and not all of them.

@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import Contest
-from aggregator.lakehouse.derive.believed_times import in_site_order
 from aggregator.lakehouse.derive.coverage import contests, watermark_coverage
+from aggregator.lakehouse.derive.coverage.believed_times import in_site_order
 from aggregator.lakehouse.derive.intervals.episodes import (
     AHEAD,
     SENDER,

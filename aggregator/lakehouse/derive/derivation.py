@@ -16,14 +16,14 @@ from aggregator.lakehouse.derive.availability.imported_availability import (
     import_availability,
     import_sender_availability,
 )
-from aggregator.lakehouse.derive.believed_times import (
+from aggregator.lakehouse.derive.changed_senders import lost_stores
+from aggregator.lakehouse.derive.checkpoint import Checkpoint
+from aggregator.lakehouse.derive.coverage import contests, known_time, losses, watermark_coverage
+from aggregator.lakehouse.derive.coverage.believed_times import (
     believed_advisories,
     believed_watermarks,
     in_site_order_where_ahead,
 )
-from aggregator.lakehouse.derive.changed_senders import lost_stores
-from aggregator.lakehouse.derive.checkpoint import Checkpoint
-from aggregator.lakehouse.derive.coverage import contests, known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance, begin_with, declared
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
+from aggregator.lakehouse.derive.coverage.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.schemas import ADVISORIES, WATERMARKS
 

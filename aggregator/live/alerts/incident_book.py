@@ -169,7 +169,8 @@ class SeenSite:
     def __init__(self, view: View, region: str, site: str, over: dict[Scope, int]) -> None:
         self.region, self.site = region, site
         fleet, numbers = view.fleet, view.numbers_of(region, site)
-        self._fleet, self._found, self._named = fleet, dict[tuple[int, int], int](), dict[int, list[str]]()
+        # Whoever keeps what was seen keeps no fleet that was replaced.
+        self._fleet_ref, self._found, self._named = ref(fleet), dict[tuple[str, int], int](), dict[int, list[str]]()
         there = [number for number in numbers if not view.is_gone(number)]
         self.gone = not there
         numbers = there or numbers
@@ -193,11 +194,11 @@ class SeenSite:
 
     def stale_at(self, rank: int) -> int:
         """Give when so many of those that are stale now had become so."""
-        return self._smallest(self._fleet.senders.at, rank)
+        return self._smallest("at", rank)
 
     def silent_at(self, rank: int) -> int:
         """Give when so many of those that are stale now had been heard last."""
-        return self._smallest(self._fleet.senders.since, rank)
+        return self._smallest("since", rank)
 
     def stale_senders(self, most: int) -> list[str]:
         """Name up to ``most`` of the stale senders, the first to become so first."""
@@ -207,11 +208,17 @@ class SeenSite:
             self._named[most] = [name for _, name in first]
         return self._named[most]
 
-    def _smallest(self, column: "array[int]", rank: int) -> int:
-        found = self._found.get((id(column), rank))
-        if found is None:
-            found = self._found[id(column), rank] = heapq.nsmallest(rank, map(column.__getitem__, self._stale))[-1]
-        return found
+    def _smallest(self, name: str, rank: int) -> int:
+        if (name, rank) not in self._found:
+            column: array[int] = getattr(self._fleet.senders, name)
+            self._found[name, rank] = heapq.nsmallest(rank, map(column.__getitem__, self._stale))[-1]
+        return self._found[name, rank]
+
+    @property
+    def _fleet(self) -> Fleet:
+        fleet = self._fleet_ref()
+        assert fleet is not None
+        return fleet
 
     @property
     def _stale(self) -> Iterator[int]:

@@ -1,11 +1,11 @@
 """Fold the hub's archive into what every sender, block and site is now. Pure: no clock, no I/O.
 
-Rules. The state is a function of the archive's messages up to a position, in the archive's order: how they are cut into
-batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the tables:
-by (at, rank of kind, event id); instants count as ``aggregator/lakehouse/derive/believed_times.py`` says. Where a store
-was lost, whoever it has not told of since is unknown; so is, until ``unheard_until``, whom its stream had ceased to
-take. Whoever was retired, and told of no more for ``KEPT``, is forgotten, but not where two agents spoke at once. How
-far a block is known is ``coverage.py``'s.
+Rules. The state is a function of the archive's messages up to a position, in the archive's order: how they are cut
+into batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the
+tables: by (at, rank of kind, event id); instants count as ``lakehouse/derive/coverage/believed_times.py`` says. Where
+a store was lost, whoever it has not told of since is unknown; so is, until ``unheard_until``, whom its stream had
+ceased to take. Whoever was retired, and told of no more for ``KEPT``, is forgotten, but not where two agents spoke at
+once. How far a block is known is ``coverage.py``'s.
 
 What is up *now* depends on what is known now: ``view.py`` looks at the state as of an instant.
 """

@@ -195,7 +195,7 @@ class View:
         return [(self.fleet.versions[number], self._reasons[number]) for number in self.numbers_of(region, site)]
 
     def site(self, region: str, site: str) -> SiteView:
-        """Give one site; raise KeyError where nothing was told of it."""
+        """Give one site; raise KeyError where nothing was told of it. Not to be called while another thread folds."""
         version = self.version_of(region, site)
         if not version:
             raise KeyError((region, site))

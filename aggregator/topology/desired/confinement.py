@@ -1,4 +1,4 @@
-"""Confine what a region's servers deliver to the region's own subjects. Pure.
+"""Say what sources take, and confine what a region's servers deliver to the region's own subjects. Pure.
 
 What is delivered to a copy names its subject itself, where no permission looks, so that whoever has a region's key
 could write as any other region, or as the policy (tried on 2.15.1). Transforms are applied behind that: whatever the
@@ -52,7 +52,7 @@ def confinement_of(source: Config) -> str:
 
 
 def taken_subjects(source: Config) -> list[tuple[str, str]]:
-    """List what a source takes of its origin's subjects, and as what ("": as it is); none: everything."""
+    """List what any source takes of its origin's subjects, and as what ("": as it is); none: everything."""
     if is_confined(source):
         return []
     if source.get("filter_subject"):
@@ -61,5 +61,5 @@ def taken_subjects(source: Config) -> list[tuple[str, str]]:
 
 
 def filters_of(source: Config) -> list[str]:
-    """List what a source takes of its origin's subjects; none: everything."""
+    """List the same without what it becomes."""
     return [subject for subject, _ in taken_subjects(source)]

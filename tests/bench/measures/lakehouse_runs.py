@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from nats.aio.client import Client
@@ -24,12 +24,12 @@ from shared.nats.jetstream_api import request_json
 from shared.subjects import advisory_subject
 from shared.wire import encode
 from tests.bench.memory import PeakMemory, Resident
-from tests.bench.report import Row, Table
+from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import Options
 from tests.bench.streams import FILL_DEADLINE, connected, stream_state
 from tests.bench.warehouses import MASTER, say, settings_for
 from tests.support.core.advisories import advisory_of
-from tests.support.lakehouse.spark_cluster import cluster
+from tests.support.lakehouse.spark_cluster import Cluster, cluster
 from tests.support.waiting import until
 
 MESSAGES, FEW_MESSAGES = 4_000_000, 40_000
@@ -44,6 +44,8 @@ _ONE_CORE_EACH = {
     "spark.executor.cores": "1",
     "spark.executor.memory": "768m",
     "spark.driver.host": "127.0.0.1",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "300s",
 }
 
 
@@ -95,7 +97,7 @@ async def nothing_new(options: Options) -> Table:
 
 async def on_cluster(options: Options) -> Table:
     """Measure the same way on workers of one core each, where one of them may help, and where two may."""
-    count = FEW_MESSAGES if options.is_quick else options.scaled(MESSAGES // 10)
+    count = FEW_MESSAGES if options.is_quick else options.scaled(MESSAGES // 4)
     shutil.rmtree(options.directory, ignore_errors=True)
     settings = ServerSettings(name="hub", store_dir=options.directory / "hub")
     taken: dict[int, list[float]] = {1: [], 2: []}
@@ -109,7 +111,7 @@ async def on_cluster(options: Options) -> Table:
                     own = {"spark.cores.max": str(cores), **_ONE_CORE_EACH}
                     directory = options.directory / f"lake-{cores}-{turn}"
                     lake = settings_for(directory, ConnectionSettings(servers=(server.url,)), spark.url, own)
-                    seconds.append(await asyncio.to_thread(_seconds_to_read, lake))
+                    seconds.append(await asyncio.to_thread(_seconds_to_read, lake, spark, cores))
     one, two = (statistics.median(each) for each in taken.values())
     return Table(
         measure="lakehouse-cluster",
@@ -126,36 +128,43 @@ async def on_cluster(options: Options) -> Table:
     )
 
 
-def _seconds_to_read(lake: AggregatorSettings) -> float:
+def _seconds_to_read(lake: AggregatorSettings, spark: Cluster, cores: int) -> float:
+    """Read everything with so many executors, which have started and run before."""
+    started = spark.executors_started()
+    context = rollup.start_session(lake, say).sparkContext
+    context.parallelize(range(cores * 4), cores * 4).map(str).count()
+    times = _times_of(lake, lambda _line: None)
+    context.stop()
+    if spark.executors_started() - started != cores:
+        raise RecordsLost(f"{spark.executors_started() - started} executors started, not {cores}")
+    return times["deriving"] - times["reading"]
+
+
+def _times_of(lake: AggregatorSettings, heard: Callable[[str], None]) -> dict[str, float]:
+    """Read everything, and derive nothing: give when each kind of line was first said, and each line to ``heard``."""
     times: dict[str, float] = {}
 
     def note(line: str) -> None:
         say(line)
         times.setdefault(line.split(maxsplit=1)[0], time.perf_counter())
+        heard(line)
         if line.startswith("deriving"):
             raise Read
 
     with contextlib.suppress(Read):
         rollup.roll_up(lake, rollup.RollupRequest(), note)
-    SparkContext.getOrCreate().stop()
-    return times["deriving"] - times["reading"]
+    return times
 
 
 def _read(lake: AggregatorSettings, count: int) -> list[Row]:
-    times: dict[str, float] = {}
     peaks: list[tuple[str, Resident]] = []
 
-    def note(line: str) -> None:
-        say(line)
-        what, rest = line.split(maxsplit=1)
-        times.setdefault(what, time.perf_counter())
-        if what == "read":
-            peaks.append((rest.split()[0], memory.peaks))
-        if what == "deriving":
-            raise Read
+    def look(line: str) -> None:
+        if line.startswith("read "):
+            peaks.append((line.split()[1], memory.peaks))
 
-    with PeakMemory() as memory, contextlib.suppress(Read):
-        rollup.roll_up(lake, rollup.RollupRequest(), note)
+    with PeakMemory() as memory:
+        times = _times_of(lake, look)
     seconds = times["deriving"] - times["reading"]
     SparkContext.getOrCreate().stop()
     rows = [Row("read, decoded, compared, committed", "rows/s", count / seconds, must=70_000)]

@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from aggregator.archive import consumer, direct_gets
+from aggregator.config import Reading
 from aggregator.live.feed import Feed
+from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.senders import UP
 from aggregator.live.fold.view import Sourcing
 from aggregator.live.store import LiveStore, StoreReader, Wanted
 from shared.instants import MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
+from shared.tasks import cancel_all
 from tests.support.lakehouse.hub import Block, Hub, Message, said
 from tests.support.live.live_service import DEADLINE, LiveService, serving
 from tests.support.waiting import until
@@ -216,6 +221,38 @@ async def test_what_was_read_of_an_archive_that_is_gone_does_not_stand_for_the_n
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         feed.close()
+
+
+@pytest.mark.parametrize("reading", ["consumer", "direct"])
+async def test_each_message_counts_once_wherever_reading_ahead_is_broken_off(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: Reading
+) -> None:
+    for module in (consumer, direct_gets):
+        monkeypatch.setattr(module, "BATCH_MESSAGES", 7)
+    site, at = Block("eu-west", "dub1"), now() - 20 * MINUTE
+    last = await asyncio.to_thread(hub.publish, [site.new(f"web{number}", at) for number in range(700)])
+    news = Counter[int]()
+
+    def note(changes: Changes) -> None:
+        news.update(entry.sequence for entry in changes.entries)
+
+    for through in (120, 240, 360, 480, last):
+        feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db", reading=reading, on_changes=note)
+        task = asyncio.create_task(feed.run())
+        try:
+            if through < last:
+                await until(lambda: feed.fleet.sequence >= through, "some more are folded")  # noqa: B023
+            else:
+                await until(lambda: feed.is_ready, "all are read")  # noqa: B023
+        finally:
+            await cancel_all([task])
+            feed.close()
+    with closing(StoreReader(tmp_path / "live.db")) as reader:
+        assert reader.count(0, Wanted(frozenset((UP,)))) == last
+        entries = reader.entries_before(last + 1, last + 1)
+    assert sorted(entry.sequence for entry, _, _ in entries) == list(range(1, last + 1))
+    # Who is broken off between a commit and its news tells of that batch no more.
+    assert max(news.values()) == 1
 
 
 def test_maintenance_may_name_more_senders_than_a_statement_takes_parameters(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.availability import window_accounts
 from aggregator.lakehouse.derive.availability.accounting import AccountingError, check
-from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
+from aggregator.lakehouse.derive.coverage.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance
 from aggregator.lakehouse.derive.incremental import said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words

@@ -10,8 +10,8 @@ from pyspark.sql import functions as f
 
 from aggregator.archive import contests as contest_rules
 from aggregator.lakehouse.derive import incremental
-from aggregator.lakehouse.derive.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
+from aggregator.lakehouse.derive.coverage.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.schemas import ADVISORIES, SENDER_INTERVALS, SITE_COVERAGE, WATERMARKS

@@ -21,7 +21,7 @@ def check(
 ) -> None:
     """Compare days with hours, whose times are cut and summed apart, and both with the plain length of what was lived.
 
-    ``spans`` as of ``availability.spans_since``; the others as published: ``sender_days`` are the rows of
+    ``spans`` as of ``window_accounts.spans_since``; the others as published: ``sender_days`` are the rows of
     ``sender_day_exceptions``, each of which adds up to its day. Raise AccountingError, naming one place.
     """
     # All in one sum by site and day (none: of all days), so that it is one plan, with one shuffle.

@@ -13,7 +13,7 @@ from datetime import date
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.derive.believed_times import believed_watermarks
+from aggregator.lakehouse.derive.coverage.believed_times import believed_watermarks
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import WATERMARKS

@@ -103,7 +103,7 @@ class DeclaredMaintenance:
         )
 
     def cut_spans(self, spans: DataFrame) -> DataFrame:
-        """Give ``spans``, as of ``availability.spans_since``, with the lives of named senders cut.
+        """Give ``spans``, as of ``window_accounts.spans_since``, with the lives of named senders cut.
 
         ``before_at`` is added: when the part of the same span before it ended that is not maintenance; null: none.
         """
