@@ -14,7 +14,7 @@ import pytest
 
 from aggregator.lakehouse.spark.caches import default_cache
 from tests.support.distributions import DISTRIBUTIONS, EL7, needs_dnf, resolves
-from tests.support.machine import machine, needs_machines
+from tests.support.machine import Machine, machine, needs_machines
 from tests.support.package_host import BIN, PYTHONS, ROOT, built, dist, put_python, said_by, shown_python
 
 PYTHON = next((path for path in PYTHONS if path.name == "python3.12"), None)
@@ -105,6 +105,30 @@ def test_el7_is_refused(rpms: list[Path], tmp_path: Path) -> None:
     assert all(what in said for what in ("python(abi)", "java-17-headless")), said
 
 
+def roll_up_and_maintain(place: Machine) -> None:
+    """Let both do their work, a rollup once more after it was stopped in the middle of it."""
+    order = "cd /etc/muster-aggregator && muster-aggregator policy set --region eu-west --stale-after"
+    place.run(f"{order} 20m")
+    place.run("systemctl start --no-block muster-rollup.service")
+    place.wait_for("journalctl --unit muster-rollup.service --output cat | grep deriving", SPARK_DEADLINE)
+    place.run("systemctl stop muster-rollup.service")
+    assert "Result=success" in place.run("systemctl show --property Result muster-rollup")
+    place.run(f"{order} 30m")
+    for unit in ("muster-rollup", "muster-maintain"):
+        # No run leaves a process behind, for which systemd would wait.
+        drop_in = place.root / f"etc/systemd/system/{unit}.service.d/impatient.conf"
+        drop_in.parent.mkdir()
+        drop_in.write_text("[Service]\nTimeoutStopSec=100ms\n")
+        place.run("systemctl daemon-reload")
+        place.run(f"systemctl start --no-block {unit}.service")
+        place.wait_for(f"systemctl show --property ActiveState {unit} | grep -E 'inactive|failed'", SPARK_DEADLINE)
+        assert "Result=success" in place.run(f"systemctl show --property Result {unit}"), unit
+    said = place.run("journalctl --unit muster-rollup.service --output cat")
+    assert "stopped between two commits" in said, said
+    assert "read 1 = written 1 + duplicates 0 + quarantined 0" in said, said
+    assert "tables stand at ARCHIVE 2" in said, said
+
+
 @needs_machines
 def test_the_page_sets_up_a_hub_and_its_first_rollup(rpms: list[Path], tmp_path: Path) -> None:
     assert PYTHON is not None
@@ -141,13 +165,7 @@ def test_the_page_sets_up_a_hub_and_its_first_rollup(rpms: list[Path], tmp_path:
         streams = place.run("cd /etc/muster-aggregator && muster-aggregator report", code=None)
         assert all(name in streams for name in ("ARCHIVE", "REPORT", "MUSTER_POLICY")), streams
 
-        place.run("cd /etc/muster-aggregator && muster-aggregator policy set --region eu-west --stale-after 20m")
-        for unit in ("muster-rollup", "muster-maintain"):
-            place.run(f"systemctl start --no-block {unit}.service")
-            place.wait_for(f"systemctl show --property ActiveState {unit} | grep -E 'inactive|failed'", SPARK_DEADLINE)
-            assert "Result=success" in place.run(f"systemctl show --property Result {unit}"), unit
-        said = place.run("journalctl --unit muster-rollup.service --output cat")
-        assert "read 1 = written 1 + duplicates 0 + quarantined 0" in said, said
+        roll_up_and_maintain(place)
         place.run(
             "runuser -u muster-aggregator -- muster-aggregator tables --config /etc/muster-aggregator/aggregator.toml"
         )

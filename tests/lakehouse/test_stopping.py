@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.imports.job import import_intervals
@@ -75,6 +76,9 @@ def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, 
         wait_until_it_derives(once)
         once.send_signal(signal.SIGTERM)
         os.killpg(once.pid, signal.SIGTERM)
+        once.wait(DEADLINE)
+        with pytest.raises(ProcessLookupError):
+            os.killpg(once.pid, 0)
         assert ended(once) == (143, ["muster-aggregator: stopped between two commits: the next run goes on from here"])
 
     of_columns = ["--sender", "host", "--state", "state", "--start", "begin", "--stop", "end"]

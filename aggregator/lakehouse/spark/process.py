@@ -1,5 +1,6 @@
 """Know the process that Spark runs in: what ends it, and how it ended. Nothing else looks at it."""
 
+import atexit
 import logging
 import signal
 import subprocess
@@ -15,17 +16,23 @@ GONE = (Py4JError, ConnectionError)
 _DYING_SECONDS = 2.0
 """A connection breaks a moment before its process has ended."""
 
+_ENDING_SECONDS = 30.0
+"""Its end takes a JVM half a second of processor time; systemd waits 90 s for that of a service."""
+
 
 def leave_its_end_to_python() -> None:
-    """Have the JVM that this process has started go on after a SIGTERM, and end with Python, as its input ends.
+    """Have the JVM that this process has started go on after a SIGTERM, and end before Python does.
 
-    systemd and ``timeout`` signal a whole group of processes. Python ends between two commits (``stopping``), for which
-    it needs the JVM. SIGINT pyspark keeps away from it already. One that has started Python, as ``spark-submit`` does,
-    is not ours to change.
+    systemd and ``timeout`` signal a whole group of processes. Python ends between two commits (``stop_signal``), for
+    which it needs the JVM. SIGINT pyspark keeps away from it already. One that has started Python, as ``spark-submit``
+    does, is not ours to change.
     """
     gateway = SparkContext._gateway  # noqa: SLF001 - there is no public question
-    if gateway is None or getattr(gateway, "proc", None) is None:
+    java: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if gateway is None or java is None:
         return
+    # pyspark waits for nothing; a service whose process has ended may not leave one that ignores SIGTERM.
+    atexit.register(_end, java)
     # By their full names: package by package, each is a search through all jars.
     signals, handlers = (getattr(gateway.jvm, f"sun.misc.{name}") for name in ("Signal", "SignalHandler"))
     # With -Xrs among its options, a JVM leaves its signals alone.
@@ -33,9 +40,26 @@ def leave_its_end_to_python() -> None:
         signals.handle(signals("TERM"), handlers.SIG_IGN)
 
 
+def _end(java: "subprocess.Popen[bytes]") -> None:
+    """End a JVM as pyspark does, by the end of its input, and wait for it; kill one that does not end."""
+    assert java.stdin is not None
+    java.stdin.close()
+    try:
+        java.wait(_ENDING_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        java.kill()
+        java.wait()
+
+
 def tell_failed_calls_once() -> None:
     """Keep py4j from logging each call that fails, traceback and all: whoever made the call is told, and tells."""
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
+
+
+def say_nothing_of_its_end(context: SparkContext) -> None:
+    """Keep what hears the JVM's accumulators from writing a traceback when that ends, killed or asked to."""
+    # Its class depends on pyspark's settings.
+    vars(context._accumulatorServer)["handle_error"] = lambda *_: None  # noqa: SLF001 - there is no public way
 
 
 def did_not_start(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
-from aggregator.lakehouse.spark.process import leave_its_end_to_python, tell_failed_calls_once
+from aggregator.lakehouse.spark.process import leave_its_end_to_python, say_nothing_of_its_end, tell_failed_calls_once
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, spark_catalog, spark_secrets
 from aggregator.lakehouse.warehouse.jvm import java_class, make_active
 
@@ -133,6 +133,7 @@ def start(settings: SessionSettings) -> SparkSession:
             with ThreadPoolExecutor(1) as elsewhere:
                 elsewhere.submit(SparkContext.getOrCreate, SparkConf().setAll(list(conf.items()))).result()
             spark = SparkSession.builder.config(map=dict(conf)).getOrCreate()
+            say_nothing_of_its_end(spark.sparkContext)
     else:
         # A session loads its catalog once: another warehouse needs another session.
         spark = SparkSession.builder.getOrCreate().newSession()

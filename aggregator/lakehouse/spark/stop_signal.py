@@ -3,7 +3,7 @@
 The handler notes what was asked and writes into a pipe, nothing else: the main thread may be in the middle of a call to
 the JVM, whose connection takes no second one. A thread that reads the pipe, on a connection of its own, has Spark give
 up what it computes; the main thread's call then returns, with an error. A commit is no job of Spark's: it is made
-whole, or not begun. The JVM itself goes on after a SIGTERM (``java_process``), though a whole group of processes was
+whole, or not begun. The JVM itself goes on after a SIGTERM (``process``), though a whole group of processes was
 sent one. Whoever asks again ends the process at once, as kill -9 would; what comes within a second of the first is the
 same request, for ``timeout`` signals its command and then the command's group.
 """
