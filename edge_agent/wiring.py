@@ -216,6 +216,7 @@ class BlockWiring:
             ),
             # Copies go on whatever the clock shows.
             clock=None if block.mode == "copy" else SiteClock(self._parts.clocks, int(block.source.max_clock_ahead)),
+            conditions=partial(self._board.last_found, block.name),
         )
 
     def _policy_reporter(self, block: StreamSettings) -> Callable[[str], None]:

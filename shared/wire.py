@@ -18,6 +18,8 @@ ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
 WATERMARK_PROTOCOL: Final = "muster:watermark:1"
 STOPPING: Final = "stopping"
 """The condition of a watermark after which its agent's run ends, as it was told to."""
+PAIR_ALONE: Final = "pair_alone"
+"""The condition of one of a redundant pair whose other is not heard."""
 
 ORIGIN_HEADER = "Muster-Origin"
 REASON_HEADER = "Muster-Reason"
@@ -177,7 +179,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     since which this store, after one was lost, has been learning its senders again: whoever it has not announced since
     then is unknown to it. ``counters`` maps what happened (rejected, dropped, compacted, clamped, ...) to cause to
     count. ``condition`` is there where it repeats the last one while no further one comes: the name of the agent's
-    condition that keeps time from passing, or STOPPING.
+    condition that keeps time from passing, or STOPPING. ``conditions`` names all that the agent is in, the worst first.
     """
 
     protocol: Literal["muster:watermark:1"] = WATERMARK_PROTOCOL
@@ -202,6 +204,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     rebuilt_at_us: Int64 = 0
     condition: str | UnsetType = UNSET
+    conditions: tuple[str, ...] | UnsetType = UNSET
 
 
 _FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")

@@ -96,7 +96,8 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_until_us``: until then its senders' states are vouched for; ``observed_since_us``: without a gap since then.
     ``heard_at_us`` is the hub's time of its last watermark. ``ordinal`` is the last advisory that a watermark counted.
-    ``condition`` is what the agent says to keep it from knowing more, as ``muster-agent status`` calls it.
+    ``condition`` is what the agent says to keep it from knowing more, as ``muster-agent status`` calls it;
+    ``conditions`` are all that it last was in.
     ``is_gone``: nobody is expected in it any more, for all its senders were retired or ``maintenance`` does not end.
     """
 
@@ -112,6 +113,7 @@ class BlockView(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     version: str
     condition: str = ""
+    conditions: tuple[str, ...] = ()
     maintenance: Maintenance | None = None
     is_gone: bool = False
 

@@ -173,6 +173,7 @@ class Emitter(msgspec.Struct, frozen=True):
             boot_id=self.boot_id,
             rebuilt_at_us=state.rebuilt_at,
             condition=context.condition or msgspec.UNSET,
+            conditions=context.conditions or msgspec.UNSET,
         )
         again = (context.condition, context.number) if context.condition else ()
         identity = self._message_id("watermark", self.agent, self.boot_id, state.observed_through, *again)
@@ -251,7 +252,8 @@ class Emitter(msgspec.Struct, frozen=True):
 class WatermarkContext(msgspec.Struct, frozen=True):
     """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters.
 
-    One that is told again, for the ``number``-th time, says under which ``condition``.
+    One that is told again, for the ``number``-th time, says under which ``condition``. ``conditions`` names all that
+    the agent is in.
     """
 
     senders: dict[str, int]
@@ -259,3 +261,4 @@ class WatermarkContext(msgspec.Struct, frozen=True):
     outbox_counters: Counters
     condition: str = ""
     number: int = 0
+    conditions: tuple[str, ...] = ()

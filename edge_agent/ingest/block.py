@@ -44,7 +44,7 @@ class BlockRules(msgspec.Struct, Generic[D], frozen=True):
 
     ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
     over ``policy``; None where there is none. ``clock`` bounds how far the stream's is followed; None where it always
-    is. ``journal`` is told of every commit before it is made.
+    is. ``journal`` is told of every commit before it is made. ``conditions`` names what is wrong with the agent.
     """
 
     stream: str
@@ -58,6 +58,7 @@ class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     orders: Orders | None = None
     journal: Journal | None = None
     clock: ClockBound | None = None
+    conditions: Callable[[], tuple[str, ...]] = tuple
 
     def policy_after(self, revisions: PolicyRevisions) -> Policy:
         """Give the thresholds that hold after what was taken of the hub's policy."""
@@ -110,11 +111,14 @@ class Watermarks:
         self._due_at = at + self._interval
 
 
-def watermark_context(senders: dict[str, int], store: BatchStore, block: str) -> WatermarkContext:
+def watermark_context(
+    senders: dict[str, int], store: BatchStore, block: str, conditions: tuple[str, ...]
+) -> WatermarkContext:
     """Look up what a watermark of a block tells beside the block's state."""
     depths = store.depths()
     return WatermarkContext(
         senders=senders,
         outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
         outbox_counters=store.outbox_counters(block),
+        conditions=conditions,
     )

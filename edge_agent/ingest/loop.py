@@ -455,7 +455,8 @@ class Ingest(Generic[D]):
         self._watermarks.note(state, asyncio.get_running_loop().time())
 
     def _watermark_context(self) -> WatermarkContext:
-        return watermark_context(self.decider.sender_counts(), self._store, self._emitter.block_id.block)
+        counts, block = self.decider.sender_counts(), self._emitter.block_id.block
+        return watermark_context(counts, self._store, block, self._rules.conditions())
 
     async def _commit(self, state: BlockState, rows: Sequence[OutboxRow] = ()) -> None:
         """Commit a state that touches no sender, and wait until that is done."""

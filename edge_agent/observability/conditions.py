@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from shared.instants import format_seconds
+from shared.wire import PAIR_ALONE as ALONE
 
 
 class Severity(StrEnum):
@@ -319,7 +320,7 @@ PAIR_NOT_READY = Kind(
     "mend what the reason names; muster-agent doctor looks at secret, settings and log of the pair",
 )
 PAIR_ALONE = Kind(
-    "pair_alone",
+    ALONE,
     _W,
     "The other member of the pair is not heard: nobody takes over from this one.",
     "start it, or look at its link",

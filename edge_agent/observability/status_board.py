@@ -138,6 +138,7 @@ class StatusBoard:
         self._counts = CountLog()
         self._raised: dict[tuple[str, str], Condition] = {}
         self._conditions = ConditionLog()
+        self._found: list[Condition] = []
         self._level = OutboxLevel()
         self._readers: dict[str, _Reader] = {}
         self._store: SqliteStore | None = None
@@ -162,7 +163,12 @@ class StatusBoard:
         at, others = now(), list(self._judgements())
         for condition, line in () if self._is_muted else self._conditions.take(at, others):
             self._write_line(condition.subject, condition.stream, line)
-        return in_order([*of_parts(self.parts, at), *map(self._conditions.with_start, others)])
+        self._found = in_order([*of_parts(self.parts, at), *map(self._conditions.with_start, others)])
+        return self._found
+
+    def last_found(self, block: str) -> tuple[str, ...]:
+        """Name what was wrong with a block or the whole agent when that was judged last, at most two seconds ago."""
+        return tuple(dict.fromkeys(each.name for each in self._found if each.stream in ("", block)))
 
     def _judgements(self) -> Iterator[Condition]:
         """Give what is no part's phase."""

@@ -149,8 +149,8 @@ class Follower:
                 await stretch.yield_to_loop()
         draft = following.finish()
         if entry.kind is not EntryKind.PROVED:
-            emitter = self._rules.emitter
-            watermark = watermark_context(self.decider.sender_counts(), self._store, emitter.block_id.block)
+            emitter, counts = self._rules.emitter, self.decider.sender_counts()
+            watermark = watermark_context(counts, self._store, emitter.block_id.block, self._rules.conditions())
             rows = emitter.rows(draft.decisions, state, watermark)
             await self._commit(
                 logged,

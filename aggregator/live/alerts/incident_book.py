@@ -183,6 +183,9 @@ class SeenSite:
         self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
         planned = [number for number in numbers if view.maintenance(number) is not None]
         self.maintained = len(planned) == len(numbers)
+        alone = [fleet.blocks[number] for number in numbers if fleet.blocks[number].alone_since]
+        self.alone_since_us = min((block.alone_since for block in alone), default=0)
+        self.lone_agents = tuple(dict.fromkeys(block.agent for block in alone))
         self.unknown: str | None = next((reason for reason in map(view.reason, numbers) if reason is not None), None)
         scopes = [Scope(region), Scope(region, site)]
         scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]

@@ -1,7 +1,8 @@
 """Decide what is an incident: one for each cause and place, however many senders or sites it has. Pure.
 
-Places are a site, a region or the hub. Causes are two: ``stale`` (senders that were expected are not heard, and
-somebody watched) and ``unknown`` (nobody could watch). The table of transitions:
+Places are a site, a region or the hub. Causes are three: ``stale`` (senders that were expected are not heard, and
+somebody watched), ``unknown`` (nobody could watch) and ``alone`` (one of a site's pair of agents watches, and nobody
+would take over). The table of transitions:
 
 | incident | what is true now                                  | it becomes                                   |
 | -------- | ------------------------------------------------- | -------------------------------------------- |
@@ -11,14 +12,14 @@ somebody watched) and ``unknown`` (nobody could watch). The table of transitions
 | open     | a wider place has an incident of the same cause   | open, ``within`` that one, until it closes   |
 | open     | the condition                                     | open, with its numbers brought up to date    |
 | open     | not the condition, for ``close_after``            | closed, from when that became true           |
-| open     | nobody watches (``stale``), the hub is behind, or | open: what is not seen resolves nothing      |
-|          | the site vanished                                 |                                              |
+| open     | nobody watches (``stale``, ``alone``), the hub is | open: what is not seen resolves nothing      |
+|          | behind, or the site vanished                      |                                              |
 | open     | maintenance                                       | open: only creation is suppressed            |
 | any      | nobody is expected there any more: all senders    | none; closed after ``close_after``, with the |
 |          | retired, or an operator has closed the place      | outcome ``retired``                          |
 
 Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
-``unknown`` the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
+the others the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
 """
 
 from collections import Counter, defaultdict
@@ -47,6 +48,7 @@ class Cause(StrEnum):
 
     STALE = "stale"
     UNKNOWN = "unknown"
+    ALONE = "alone"
 
 
 class Outcome(StrEnum):
@@ -114,6 +116,14 @@ class SiteView(Protocol):
         """Why nobody knows how it is now, or None."""
 
     @property
+    def alone_since_us(self) -> int:
+        """Since when one of its pair of agents has been alone, 0: none is."""
+
+    @property
+    def lone_agents(self) -> tuple[str, ...]:
+        """Name the one that is heard."""
+
+    @property
     def gone(self) -> bool:
         """Whether nobody is expected there any more."""
 
@@ -160,10 +170,10 @@ _HUB: Final = Key("", "", Cause.UNKNOWN)
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong at one place for one cause, from its beginning to its end.
 
-    ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub) have it now,
-    ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES. ``reason`` is
-    why an unknown place is unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the
-    id of the wider incident that this one is part of as long as that goes on.
+    ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub; agents of a pair) have
+    it now, ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES.
+    ``reason`` is why an unknown place is unknown. ``clear_since_us``: since when the condition has been away.
+    ``within`` is the id of the wider incident that this one is part of as long as that goes on.
     """
 
     incident_id: str
@@ -329,6 +339,7 @@ def _observations(
             yield _unknown_site(site, wider, hub, rules)
             if site.unknown is None or site.gone:
                 yield _stale_site(site, hub, rules)
+                yield _lone_agent(site, hub, rules)
     seen_places = {(site.region, name) for site in sites for name in ("", site.site)}
     for key in open_incidents:
         if (key.region, key.site) not in seen_places and is_closed(key.region, key.site):
@@ -409,6 +420,26 @@ def _stale_site(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
         expected_count=site.expected_count,
         nodes=tuple(site.stale_senders(MOST_NODES)) if site.stale_count >= limit else (),
         retired_count=site.retired_count,
+    )
+
+
+def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
+    """See whether one of a pair of agents is alone. That the other is expected, it knows best itself."""
+    key, since = Key(site.region, site.site, Cause.ALONE), site.alone_since_us
+    if site.gone:
+        return _gone(key, hub)
+    opens = since and not site.maintained
+    return Observation(
+        key,
+        hub.now_us,
+        max(since, hub.read_since_us, site.maintained_until_us) if opens else None,
+        since or hub.now_us,
+        rules.unknown_after,
+        clear=not since,
+        watched_us=site.observed_since_us,
+        node_count=1 if since else 0,
+        expected_count=2,
+        nodes=site.lone_agents,
     )
 
 

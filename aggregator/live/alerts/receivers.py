@@ -38,6 +38,11 @@ _COMMAND_DEADLINE: Final = 60.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _MOST_LISTED: Final = 20
+_ALERTS: Final = {
+    Cause.STALE: "MusterSendersStale",
+    Cause.UNKNOWN: "MusterUnknown",
+    Cause.ALONE: "MusterPairAlone",
+}
 WATCHDOG: Final = "MusterWatchdog"
 
 
@@ -154,7 +159,9 @@ def words(incident: Incident) -> Words:
     """
     place = incident.site or incident.region or "the hub"
     since = f"since {format_instant(incident.started_at_us)}"
-    if incident.cause is Cause.STALE:
+    if incident.cause is Cause.ALONE:
+        what = f"only one agent of its pair is heard {since}, and nobody takes over from it"
+    elif incident.cause is Cause.STALE:
         what = f"{incident.node_count:,} of {incident.expected_count:,} stale {since}"
         what += f", known until {format_instant(incident.known_until_us)}"
     else:
@@ -205,7 +212,7 @@ class _Alertmanager:
 
     def _alert(self, incident: Incident, now_us: int) -> dict[str, Any]:
         title, nodes = words(incident)
-        name = "MusterSendersStale" if incident.cause is Cause.STALE else "MusterUnknown"
+        name = _ALERTS[incident.cause]
         labels = {"alertname": name, "region": incident.region, "site": incident.site, "incident": incident.incident_id}
         ends_at = now_us + _FIRING_FOR if incident.ended_at_us is None else incident.ended_at_us
         return {

@@ -41,7 +41,7 @@ from shared.policy import (
     parse_policy_subject,
 )
 from shared.subjects import RecordType, parse_subject
-from shared.wire import STOPPING, Watermark
+from shared.wire import PAIR_ALONE, STOPPING, Watermark
 
 _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
@@ -52,6 +52,7 @@ _RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 _LONGEST_TEXT = 256
+_MOST_CONDITIONS = 64
 KEPT = 90 * DAY
 """For so long retired senders, advisories and gaps are kept, and each sender's last advisory: the tables have all."""
 
@@ -395,6 +396,9 @@ class Fleet:
             block.stopped_boot_id = block.boot_id
         else:
             block.condition = condition
+            conditions = () if said.conditions is UNSET else said.conditions[:_MOST_CONDITIONS]
+            block.conditions = tuple(name[:_LONGEST_TEXT] for name in conditions)
+            block.alone_since = (block.alone_since or through) if PAIR_ALONE in block.conditions else 0
         block.heard_at = archived_at
         changes.blocks.add(number)
         self.versions[number] += 1

@@ -254,6 +254,7 @@ class View:
             boot_id=block.boot_id,
             version=block.version,
             condition=block.condition,
+            conditions=block.conditions,
             maintenance=self.maintenance(number),
             is_gone=self.is_gone(number),
         )

@@ -1,20 +1,25 @@
 """Incidents of a running service: told once, also across restarts and where the live state is made anew."""
 
+import asyncio
 import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from shared.instants import HOUR, MINUTE
+from shared.nats.settings import ConnectionSettings
+from tests.support.agent.agent_stage import FLEET, registering
 from tests.support.command_process import running
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import LiveService, serving
+from tests.support.pair.pair_stage import pair_stage
+from tests.support.waiting import until
 
 SETTINGS = (
     'unknown_after = "30m"\n[live.incidents]\nopen_after = "1s"\nunknown_after = "1s"\nclose_after = "1s"\n'
@@ -143,3 +148,43 @@ def test_damaged_files_are_set_aside_in_one_line_and_a_backup_tells_nobody_twice
     (began, ended) = receiver.told
     assert [began["event"], ended["event"]] == ["began", "ended"]
     assert began["incident_id"] == ended["incident_id"]
+
+
+@asynccontextmanager
+async def beside(context: AbstractContextManager[LiveService]) -> AsyncIterator[LiveService]:
+    """Run the service while this loop carries what servers and agents say to each other."""
+    service = await asyncio.to_thread(context.__enter__)
+    try:
+        yield service
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def test_a_pair_of_which_one_was_stopped_is_an_incident_until_that_one_is_back(tmp_path: Path) -> None:
+    rules = '[live.incidents]\nunknown_after = "1s"\nclose_after = "1s"\n'
+    async with pair_stage(tmp_path) as pair, registering(pair.stage.site, "web1"):
+        region = pair.stage.region
+        # It is its own hub.
+        await region.api(
+            "STREAM.CREATE.ARCHIVE", {"name": "ARCHIVE", "sources": [{"name": FLEET}], "allow_direct": True}
+        )
+        await pair.start()
+        async with beside(serving(tmp_path, ConnectionSettings(servers=(region.server.url,)), rules)) as service:
+
+            async def told() -> list[dict[str, Any]]:
+                answer = await asyncio.to_thread(service.get, "incidents")
+                return [each for each in answer["incidents"] if each["cause"] == "alone"]
+
+            async def is_over() -> bool:
+                return bool((await told())[0]["ended_at_us"])
+
+            await until(region.observed_through, "the pair vouches for its site")
+            assert await told() == []
+            await pair.a.agent.stop()
+            await until(told, "one agent is gone")
+            (incident,) = await told()
+            assert (incident["region"], incident["site"], incident["nodes"]) == ("eu-west", "dub1", ["dub1-b"])
+            await pair.a.agent.start()
+            await until(is_over, "it is back")
+            (over,) = await told()
+            assert (over["incident_id"], over["outcome"]) == (incident["incident_id"], "recovered")

@@ -9,6 +9,7 @@ NOON = 1_790_000_000_000_000
 READ_UNTIL = NOON + SECOND
 STALE = Key("eu", "dub1", Cause.STALE)
 UNKNOWN = Key("eu", "dub1", Cause.UNKNOWN)
+ALONE = Key("eu", "dub1", Cause.ALONE)
 REGION = Key("eu", "", Cause.UNKNOWN)
 HUB = Key("", "", Cause.UNKNOWN)
 CLOSED = {("eu", "closed"), ("ap", "")}
@@ -26,6 +27,8 @@ class Site(msgspec.Struct, kw_only=True):
     observed_since_us: int = 0
     known_until_us: int = NOON
     unknown: str | None = None
+    alone_since_us: int = 0
+    lone_agents: tuple[str, ...] = ()
     gone: bool = False
     maintained: bool = False
     maintained_until_us: int = 0
@@ -161,6 +164,31 @@ def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
     watch.see(Site(known_until_us=NOON + 8 * MINUTE, observed_since_us=NOON + 4 * MINUTE), now=NOON + 8 * MINUTE)
     assert watch.open == {}
     assert [(each.cause, each.ended_at_us) for each in watch.ended] == [(Cause.UNKNOWN, NOON + 5 * MINUTE)]
+
+
+def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_other_is_back_or_none_is_expected() -> None:
+    watch = Watch()
+    alone = Site(alone_since_us=NOON, lone_agents=("dub1-b",))
+    watch.see(msgspec.structs.replace(alone, maintained=True), now=NOON + 9 * MINUTE)
+    watch.see(alone, now=NOON + MINUTE - 1)
+    assert watch.open == {}
+    watch.see(alone, now=NOON + MINUTE)
+    began = watch.open[ALONE]
+    assert (began.started_at_us, began.node_count, began.expected_count, began.nodes) == (NOON, 1, 2, ("dub1-b",))
+    # What is not seen resolves nothing.
+    watch.see(Site(unknown="agent_silent", known_until_us=NOON), now=NOON + 20 * MINUTE)
+    back = NOON + 21 * MINUTE
+    watch.see(Site(known_until_us=back, observed_since_us=back), now=back)
+    watch.see(Site(known_until_us=back, observed_since_us=back), now=back + 3 * MINUTE)
+    assert [(each.cause, each.ended_at_us, each.outcome) for each in watch.ended if each.cause is Cause.ALONE] == [
+        (Cause.ALONE, back, Outcome.RECOVERED)
+    ]
+    watch.see(msgspec.structs.replace(alone, alone_since_us=back), now=back + 2 * MINUTE)
+    gone = msgspec.structs.replace(alone, gone=True)
+    watch.see(gone, now=back + 4 * MINUTE)
+    watch.see(gone, now=back + 7 * MINUTE)
+    assert ALONE not in watch.open
+    assert watch.ended[-1].outcome is Outcome.RETIRED
 
 
 @pytest.mark.parametrize(

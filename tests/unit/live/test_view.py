@@ -10,6 +10,7 @@ from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.alerts.incidents import Cause, Incident, Rules
+from aggregator.live.alerts.receivers import words
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.fold.changes import Archived, Changes
 from aggregator.live.fold.coverage import Life
@@ -20,6 +21,8 @@ from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+from shared.subjects import watermark_subject
+from shared.wire import decode_watermark, encode
 from tests.support.lakehouse.hub import Block, Message, said
 
 START = 1_795_600_000_000_000
@@ -335,6 +338,30 @@ def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
     assert told.view(LATE + AFTER + 1).reason(0) is UnknownReason.AGENT_SILENT
     told.at(LATE + MINUTE, dub1.watermark(START, LATE + MINUTE))
     assert (told.view(LATE + MINUTE).reason(0), told.fleet.blocks[0].condition) == (None, "")
+
+
+def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(told: Told, tmp_path: Path) -> None:
+    book = IncidentBook(tmp_path / "incidents.db", Rules(close_after=MINUTE))
+    book.look(told.view(KNOWN_UNTIL))
+    dub1 = Block("eu-west", "dub1", agent="dub1-b", ordinal=3)
+
+    def tells(minutes: int, *conditions: str) -> list[Incident]:
+        at = KNOWN_UNTIL + minutes * MINUTE
+        watermark = msgspec.structs.replace(decode_watermark(dub1.watermark(START, at).body), conditions=conditions)
+        told.at(at, Message(watermark_subject(dub1.id), encode(watermark)))
+        return [each for each in book.look(told.view(at)) if each.cause is Cause.ALONE]
+
+    assert tells(1, "probe_not_stored", "pair_alone") == []
+    (began,) = tells(2, "pair_alone")
+    assert (began.started_at_us, began.nodes) == (KNOWN_UNTIL + MINUTE, ("dub1-b",))
+    assert words(began).title.startswith("dub1: only one agent of its pair is heard since")
+    assert words(began).nodes == "dub1-b"
+    assert told.view(KNOWN_UNTIL + 2 * MINUTE).block(0).conditions == ("pair_alone",)
+    (clear,) = tells(3)
+    assert clear.ended_at_us is None
+    (ended,) = tells(4)
+    assert (ended.incident_id, ended.ended_at_us) == (began.incident_id, KNOWN_UNTIL + 3 * MINUTE)
+    book.close()
 
 
 def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None:

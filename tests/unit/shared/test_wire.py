@@ -256,6 +256,10 @@ def test_watermark_is_golden_and_reads_back() -> None:
     golden = GOLDEN_WATERMARK[:-1] + b',"condition":"stream_not_storing"}'
     assert encode(again) == golden
     assert decode_watermark(golden) == again
+    alone = msgspec.structs.replace(watermark(), conditions=("pair_alone", "probe_not_stored"))
+    golden = GOLDEN_WATERMARK[:-1] + b',"conditions":["pair_alone","probe_not_stored"]}'
+    assert encode(alone) == golden
+    assert decode_watermark(golden) == alone
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", GOLDEN_WATERMARK.replace(b"watermark:1", b"watermark:9")])

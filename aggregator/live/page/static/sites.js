@@ -167,7 +167,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
     if (!site) return;
     title.replaceChildren(shape(site.state), " ", named(site.site, 60), ": ", h("span", {}, site.state === "unknown" ? "unknown" : headline(site.counts)));
     numbers.replaceChildren(figures(site.counts, `${location.pathname}?state=`), bar(site.counts));
-    const mine = open.filter((each) => each.region === region && (each.site === name || !each.site) && (each.site ? each.cause === "stale" : each.nodes.includes(name)));
+    const mine = open.filter((each) => each.region === region && (each.site === name || !each.site) && (each.site ? each.cause !== "unknown" : each.nodes.includes(name)));
     const remark = site.state === "retired" ? "" : site.reason ? h("p", { class: "note is-unknown" }, shape("unknown"), h("span", {}, h("b", {}, `${reason(site.reason)} `), "since ", instant(site.known_until_us), `. ${remedy(site.reason)}`, conditions(), " What was true until then is shown as it was; whether it still is, nobody knows.")) : "";
     why.replaceChildren(remark, ...planned(), ...mine.map((each) => incidentCard(each, "h2")));
     blocks.replaceChildren(
