@@ -59,7 +59,7 @@ class Archive:
         for table in BRONZE:
             mine = [row for target, row in rows if target is table]
             if mine:
-                catalog.append(self._frame(table, mine), table, self.position)
+                catalog.append(self.frame(table, mine), table, self.position)
             else:
                 catalog.advance(self.spark, table, self.position)
 
@@ -122,7 +122,8 @@ class Archive:
             for path, day, low, high, size in rows.collect()
         }
 
-    def _frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
+    def frame(self, table: Table, rows: Sequence[Row]) -> DataFrame:
+        """Make rows of a table; instants are microseconds, and what a row does not have is null."""
         types = {column.name: column.type.replace("TIMESTAMP", "BIGINT") for column in table.columns}
         schema = ", ".join(f"{name} {type_}" for name, type_ in types.items())
         made = self.spark.createDataFrame([tuple(row.get(name) for name in types) for row in rows], schema)

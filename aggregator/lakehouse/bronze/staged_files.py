@@ -47,7 +47,7 @@ class StagedFiles(NamedTuple):
     @property
     def days(self) -> set[date]:
         """Name the days that files are of."""
-        return {date.fromisoformat(file.day) for file in self.files}
+        return {date.fromisoformat(day) for file in self.files for day in file.days}
 
     @property
     def last_archived(self) -> int:
@@ -73,7 +73,7 @@ class StagedFiles(NamedTuple):
         wanted = np.sort(np.frombuffer(b"".join(each.fingerprints for each in self.slices), np.uint64))
         if (wanted[1:] == wanted[:-1]).any():
             return False
-        present = [] if seen is None else Iceberg(spark).files_on(table, seen, sorted(self.days))
+        present = [] if seen is None else Iceberg(spark).files_on(table, seen, self.days)
         if not present:
             return True
         paths = [path for path in map(local_path, present) if path is not None]
@@ -92,7 +92,7 @@ class StagedFiles(NamedTuple):
 
         ``seen`` is the snapshot that they were compared with, None where there was none.
         """
-        named = [(f"{self.place.location}/{file.name}", file.day) for file in self.files]
+        named = [(f"{self.place.location}/{file.name}", file.partition) for file in self.files]
         return commits.add_files(spark, table, named, position, seen)
 
     def remove(self) -> None:

@@ -1,6 +1,7 @@
 """Write advisories as data files of their table while they are read: no snapshot knows the files until one adds them.
 
-A task holds its slice's advisories in columns, and writes one file for each day at its end. All other messages, and
+A task holds its slice's advisories in columns, and writes one file for each day at its end, or for each month where
+they are of many days. All other messages, and
 advisories to quarantine, go into a file of their own beside them. When reading fails, the files go; those of a job that
 is killed, or of a task that runs twice, are orphans, which upkeep removes. This is done where the table's files are in
 a file system; elsewhere Spark reads and writes, which knows every kind of store.
@@ -26,6 +27,10 @@ from aggregator.lakehouse.bronze.advisories import decode
 from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
+FEW_DAYS = 3
+"""Of so many a run writes a file each, since their rows are many where a fleet is large: what one replaces or forgets
+are days. Of more it writes a file for each month, since each would have few."""
+_DAY, _MONTH = "%Y-%m-%d", "%Y-%m"
 _MOST_DIGITS = 18
 """Of what fits into a BIGINT whatever the digits are."""
 Fingerprints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -56,10 +61,11 @@ def _overlap(wanted: Fingerprints, batch: pa.RecordBatch) -> bool:
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """One data file, by its name below the table's; ``day`` is its partition, as a date."""
+    """One data file, by its name below the table's, of rows of ``days``: its ``partition`` is one, or their month."""
 
     name: str
-    day: str
+    partition: str
+    days: Sequence[str]
     row_count: int
 
 
@@ -186,18 +192,24 @@ class _OthersFile:
 
 
 def _stage(rows: pa.Table, place: Place) -> list[StagedFile]:
-    days = rows["occurred_at"].cast(pa.date32())
-    found = pc.unique(days)
+    days = pc.strftime(rows["occurred_at"], format=_DAY)
+    found = sorted(pc.unique(days).to_pylist())
     if len(found) <= 1:
-        return [_write(rows, str(day), place) for day in found]
-    return [_write(rows.filter(pc.equal(days, day)), str(day), place) for day in found]
+        return [_write(rows, day, found, place) for day in found]
+    if len(found) <= FEW_DAYS:
+        return [_write(rows.filter(pc.equal(days, day)), day, [day], place) for day in found]
+    months = pc.strftime(rows["occurred_at"], format=_MONTH)
+    return [
+        _write(rows.filter(pc.equal(months, month)), month, [day for day in found if day.startswith(month)], place)
+        for month in sorted(pc.unique(months).to_pylist())
+    ]
 
 
-def _write(rows: pa.Table, day: str, place: Place) -> StagedFile:
-    name = place.name_in(f"occurred_at_day={day}")
+def _write(rows: pa.Table, partition: str, days: Sequence[str], place: Place) -> StagedFile:
+    name = place.name_in(f"occurred_at={partition}")
     # A dictionary of what differs in nearly every row takes more time, and more room, than to write it down.
     differ = ("sender_id", "event_id")
     texts = [field.name for field in rows.schema if field.type in (pa.string(), pa.large_string())]
     repeated = [name for name in texts if name not in differ]
     parquet.write_table(rows, place.path(name), compression="zstd", use_dictionary=repeated)
-    return StagedFile(name, day, rows.num_rows)
+    return StagedFile(name, partition, days, rows.num_rows)

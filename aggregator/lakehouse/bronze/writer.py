@@ -1,9 +1,9 @@
 """Write a range of archived messages into the bronze tables, each record once, whatever was written before.
 
 A table takes what lies beyond its own position, so a job killed between two commits goes on where each table was. A
-record that is there already is recognized by its identity. Its day, which a duplicate shares however late it comes, is
-the table's partition, so that only the days touched are compared. A watermark that was folded is recognized by those
-between which it lay.
+record that is there already is recognized by its identity. A duplicate shares its instant, however late it comes: only
+what may be of the days touched is compared, which the bounds of each data file tell. A watermark that was folded is
+recognized by those between which it lay.
 
 Most messages are advisories, which are in data files already when their chunk has been read (``staging``). Files in
 which every record is new are added to their table as they are, and Spark sees none of their rows. Otherwise Spark reads
@@ -25,13 +25,12 @@ from aggregator.lakehouse.bronze.decode import TABLES as DECODED
 from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
 from aggregator.lakehouse.bronze.policy_rows import given_at
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
+from aggregator.lakehouse.bronze.staging import FEW_DAYS
 from aggregator.lakehouse.derive.coverage.folded_watermarks import days_folded, folded_arrivals
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.windows import within
-
-_DAY_OF = {table.name: table.partitioned_by[0].removeprefix("days(").removesuffix(")") for table in BRONZE}
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -193,11 +192,11 @@ def _write(
     """Have Spark compare and write ``new``; give how many rows were added, and how many were there already."""
     rows = new.staged.rows(spark, table) if new.staged else new.rows
     assert rows is not None
-    present = spark.table(table.identifier).where(within(sorted(new.days), _DAY_OF[table.name]))
-    duplicate_count = 0
+    present = spark.table(table.identifier).where(within(sorted(new.days), table.dated_by))
+    duplicate_count, by_day = 0, len(new.days) <= FEW_DAYS
     folded_days = days_folded(spark, new.days) if table is WATERMARKS else []
     if not folded_days and _are_all_different(rows, present, table):
-        added = commits.append(rows, table, position, seen)
+        added = commits.append(rows, table, position, seen, by_day=by_day)
     else:
         duplicates = duplicate_arrivals(rows, present, table)
         if folded_days:
@@ -206,7 +205,7 @@ def _write(
         duplicates = duplicates.persist()
         duplicate_count = duplicates.count()
         fresh = rows.join(duplicates, rows["hub_sequence"] == duplicates["arrival"], "left_anti")
-        added = commits.append(fresh, table, position, seen)
+        added = commits.append(fresh, table, position, seen, by_day=by_day)
         duplicates.unpersist()
     if new.staged:
         new.staged.remove()

@@ -18,6 +18,7 @@ class Table(NamedTuple):
     How many values ``truncate`` puts in one partition follows the number of sites.
 
     ``follows`` names the day or instant by which rows come, where a file holds those of many days (``layout.py``).
+    A table partitioned by ``months`` has a second partitioning by days, for files that a run writes of few of them.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Table(NamedTuple):
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def dated_by(self) -> str:
+        """Name the instant by whose months a table is partitioned, "" where it is by none."""
+        found = (part.removeprefix("months(").removesuffix(")") for part in self.partitioned_by if "months(" in part)
+        return next(found, "")
 
     @property
     def identifier(self) -> str:

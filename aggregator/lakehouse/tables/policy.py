@@ -33,7 +33,7 @@ POLICY = Table(
         Column("archived_at", "TIMESTAMP", "when the hub's archive stored the record, by the hub's clock"),
     ),
     identity=("stream_created_at", "revision"),
-    partitioned_by=("days(given_at)",),
+    partitioned_by=("months(given_at)",),
 )
 
 SENDER_MAINTENANCE_DAYS = Table(

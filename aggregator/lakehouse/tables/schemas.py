@@ -69,7 +69,7 @@ ADVISORIES = Table(
     ),
     # The number too: in a new incarnation, what was said before is said again, and counted.
     identity=("region", "site", "block", "event_id", "incarnation", "ordinal"),
-    partitioned_by=("days(occurred_at)",),
+    partitioned_by=("months(occurred_at)",),
 )
 
 WATERMARKS = Table(
@@ -97,7 +97,7 @@ WATERMARKS = Table(
         *_ARCHIVED,
     ),
     identity=("region", "site", "block", "agent", "boot_id", "observed_through"),
-    partitioned_by=("days(observed_through)",),
+    partitioned_by=("months(observed_through)",),
 )
 
 REGISTRATIONS = Table(
@@ -125,7 +125,7 @@ REGISTRATIONS = Table(
         *_ARCHIVED,
     ),
     identity=("region", "site", "block", "incarnation", "sequence"),
-    partitioned_by=("days(stored_at)",),
+    partitioned_by=("months(stored_at)",),
 )
 
 QUARANTINE = Table(
@@ -141,7 +141,7 @@ QUARANTINE = Table(
         *_ARCHIVED,
     ),
     identity=("stream_created_at", "hub_sequence"),
-    partitioned_by=("days(archived_at)",),
+    partitioned_by=("months(archived_at)",),
 )
 
 SENDER_INTERVALS = Table(

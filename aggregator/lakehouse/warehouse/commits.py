@@ -59,17 +59,21 @@ class LastUpkeep(msgspec.Struct, frozen=True):
     swept_at: int = 0
 
 
-def append(rows: DataFrame, table: Table, position: HubPosition, seen: int | None = JUST_NOW) -> int:
+def append(
+    rows: DataFrame, table: Table, position: HubPosition, seen: int | None = JUST_NOW, *, by_day: bool = False
+) -> int:
     """Add ``rows`` and advance the table to ``position`` in one commit; return how many rows were added.
 
     ``seen`` is the snapshot that the rows were compared with, None where there was none: where rows came to the table
-    since, Iceberg refuses. Each task writes the days that it meets: to bring a day's rows together first
-    would mean to shuffle every payload.
+    since, Iceberg refuses. Each task writes the months that it meets, or ``by_day`` the days: to bring those of one
+    together first would mean to shuffle every payload.
     """
     if seen == JUST_NOW:
         seen = snapshots(rows.sparkSession, (table,)).get(table.name)
     writer = _with_position(rows.select(*table.column_names), table, position)
     writer.option("distribution-mode", "none").option("fanout-enabled", "true")
+    if by_day:
+        writer.option("output-spec-id", Iceberg(rows.sparkSession).days_spec(table).specId())
     # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
     _unless_changed_since(writer, seen).overwrite(f.lit(False))
     return int(_summary(Iceberg(rows.sparkSession).load(table).currentSnapshot()).get("added-records", 0))
@@ -78,9 +82,10 @@ def append(rows: DataFrame, table: Table, position: HubPosition, seen: int | Non
 def add_files(
     spark: SparkSession, table: Table, files: Sequence[tuple[str, str]], position: HubPosition, seen: int | None
 ) -> int:
-    """Add data files, each with its day, and advance the table to ``position`` in one commit; give how many rows came.
+    """Add data files, each with its day or month, and advance the table to ``position`` in one commit.
 
-    ``seen`` is the snapshot that they were compared with: where rows came to the table since, Iceberg refuses.
+    Give how many rows came. ``seen`` is the snapshot that they were compared with: where rows came to the table since,
+    Iceberg refuses.
     """
     return Iceberg(spark).add_files(table, files, properties(spark, position), seen)
 

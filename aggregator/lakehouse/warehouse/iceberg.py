@@ -1,7 +1,7 @@
 """Reach Iceberg's own Java interface: to make, look at and advance tables without a Spark job for each."""
 
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any
 
 from py4j.java_gateway import JavaObject
@@ -11,6 +11,7 @@ from aggregator.lakehouse.tables.definition import NAMESPACE, Table
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG
 from aggregator.lakehouse.warehouse.jvm import java_class, make_active
+from aggregator.lakehouse.warehouse.windows import day_ranges
 
 _EPOCH = date(1970, 1, 1)
 
@@ -49,6 +50,10 @@ class Iceberg:
         builder.withPartitionSpec(self.partition_spec(table, schema)).withSortOrder(order.build()).withProperties(
             {**properties, **distribution, "comment": table.comment}
         ).create()
+        if table.dated_by:
+            days = self.load(table).updateSpec().removeField(f"{table.dated_by}_month")
+            of_rows = self._class("expressions.Expressions")
+            days.addField(f"{table.dated_by}_day", of_rows.day(table.dated_by)).addNonDefaultSpec().commit()
 
     def put_view(self, view: Table, query: str, properties: Mapping[str, str]) -> None:
         """Make a view as ``CREATE OR REPLACE VIEW`` would, whose columns are those of ``query`` in name and type.
@@ -76,50 +81,59 @@ class Iceberg:
             if kind == "truncate":
                 partitions.truncate(name, SITE_BUCKETS)
             else:
-                {"days": partitions.day, "years": partitions.year, "": partitions.identity}[kind](name)
+                {"months": partitions.month, "years": partitions.year, "": partitions.identity}[kind](name)
         return partitions.build()
 
     def load(self, table: Table) -> Any:
         """Give Iceberg's own Table as it is now."""
         return self._catalog.loadTable(self._identifier(table.name))
 
+    def days_spec(self, table: Table) -> Any:
+        """Give the partitioning by days of a table that is partitioned by months: it has both."""
+        specs = self.load(table).specs()
+        transforms = {key: [str(field.transform()) for field in specs[key].fields()] for key in specs}
+        return next(specs[key] for key, found in transforms.items() if found == ["day"])
+
     def add_files(
         self, table: Table, files: Sequence[tuple[str, str]], properties: Mapping[str, str], seen: int | None
     ) -> int:
-        """Add data files, each with the day that its rows are of, in one commit; give how many rows that added.
+        """Add data files in one commit, each with the day or month (2026-11) of its rows; give how many rows came.
 
         Iceberg reads of each file how many rows it has, and between which bounds. It refuses where rows came to the
         table after the snapshot ``seen``, None: ever.
         """
         loaded = self.load(table)
-        spec, metrics = loaded.spec(), self._class("MetricsConfig").forTable(loaded)
-        (field,) = spec.fields()
+        by_month, by_day = loaded.spec(), self.days_spec(table)
+        metrics = self._class("MetricsConfig").forTable(loaded)
         of_rows = self._class("expressions.Expressions")
         # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.
         commit = loaded.newOverwrite().overwriteByRowFilter(of_rows.alwaysFalse())
         commit.conflictDetectionFilter(of_rows.alwaysTrue()).validateNoConflictingData()
         if seen is not None:
             commit.validateFromSnapshot(seen)
-        for path, day in files:
+        for path, part in files:
+            year, month, *day = part.split("-")
+            spec, value = (by_day, part) if day else (by_month, str((int(year) - 1970) * 12 + int(month) - 1))
+            (field,) = spec.fields()
             file = loaded.io().newInputFile(path)
             builder = self._class("DataFiles").builder(spec).withInputFile(file).withFormat("PARQUET")
             builder.withMetrics(self._class("parquet.ParquetUtil").fileMetrics(file, metrics))
-            commit.addFile(builder.withPartitionPath(f"{field.name()}={day}").build())
+            commit.addFile(builder.withPartitionPath(f"{field.name()}={value}").build())
         for name, value in properties.items():
             commit.set(name, value)
         commit.commit()
         return int(self.load(table).currentSnapshot().summary().get("added-records") or 0)
 
-    def files_on(self, table: Table, snapshot: int, days: Sequence[date]) -> list[str]:
-        """Name the data files that a table partitioned by day has, at a snapshot, for ``days``."""
-        loaded = self.load(table)
-        (field,) = loaded.spec().fields()
-        column = loaded.schema().findColumnName(field.sourceId())
-        of_rows = self._class("expressions.Expressions")
-        numbers = java_class(self._spark, "java.util.ArrayList")()
-        for day in days:
-            numbers.add((day - _EPOCH).days)
-        wanted = getattr(of_rows, "in")(of_rows.day(column), numbers)
+    def files_on(self, table: Table, snapshot: int, days: Collection[date]) -> list[str]:
+        """Name the data files with rows of ``days`` that a table partitioned by months may have at a snapshot."""
+        loaded, of_rows = self.load(table), self._class("expressions.Expressions")
+        wanted = of_rows.alwaysFalse()
+        for begin, end in day_ranges(days):
+            since, until = ((midnight - _EPOCH) // timedelta(microseconds=1) for midnight in (begin, end))
+            within = getattr(of_rows, "and")(
+                of_rows.greaterThanOrEqual(table.dated_by, since), of_rows.lessThan(table.dated_by, until)
+            )
+            wanted = getattr(of_rows, "or")(wanted, within)
         files = loaded.newScan().useSnapshot(snapshot).filter(wanted).planFiles()
         try:
             tasks, found = files.iterator(), list[str]()

@@ -97,7 +97,10 @@ def laid_out(rows: DataFrame, table: Table, times: tuple[int, int] | None = None
         return rows.sortWithinPartitions(*table.sorted_by) if table.sorted_by else rows
     width = _width_of(rows.sparkSession, table)
     parts = [_partition(transform, width) for transform in table.partitioned_by]
-    if table.follows is None:
+    if table.dated_by:
+        # No day is in two files: days are what is put in the place of others.
+        placed = rows.repartitionByRange(*parts)
+    elif table.follows is None:
         placed = rows.repartition(*parts)
     else:
         place, tasks = _place(table, times or (0, 0), _pieces(rows.sparkSession), width)
@@ -213,4 +216,4 @@ def _partition(transform: str, width: int) -> Column:
     kind, name = parsed(transform)
     if kind == "truncate":
         return f.col(name) - f.pmod(f.col(name), f.lit(width))
-    return {"days": f.to_date, "years": f.year, "": f.col}[kind](name)
+    return {"months": f.to_date, "years": f.year, "": f.col}[kind](name)

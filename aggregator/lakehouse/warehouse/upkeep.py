@@ -9,7 +9,7 @@ of them, so a full computation gives the same as before. So it does of watermark
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import msgspec
@@ -29,6 +29,8 @@ from shared.instants import DAY, SECOND
 
 _MANY_FILES = "5"
 """Files of a partition that are made one: fewer are left alone, so that old days are not written again and again."""
+_SEVERAL_FILES = "2"
+"""The same of months that are over, to which little comes."""
 _FILE_BYTES = str(256 << 20)
 _LARGE_BYTES = str(16 << 20)
 """Bytes of a file of many days that is left alone: else all days before would be written again with each new one."""
@@ -44,28 +46,59 @@ class TableUpkeep:
         self._properties = properties
 
     def compact(self, known_through: int) -> tuple[int, int]:
-        """Make few large files of many small ones, in one commit; give how many there were and how many there are.
+        """Make few large files of many small ones; give how many there were and how many there are.
 
-        Where files hold many days, the day in which ``known_through`` (microseconds) lies stays by itself.
+        Where files hold many days, the day in which ``known_through`` (microseconds) lies stays by itself. Small files
+        of days become files of their month: where that is over, as soon as there are two.
         """
+        if self._table.dated_by:
+            return self._compact_by_month(known_through)
         rewrite = self._actions().rewriteDataFiles(self._loaded())
         rewrite = rewrite.sort() if self._table.sorted_by else rewrite.binPack()
         finished = self._class("expressions.Expressions").alwaysTrue()
         # To lives, runs add what has ended.
         if self._table.follows is not None and self._table is not SENDER_INTERVALS and known_through:
-            today = datetime.fromtimestamp((known_through - 1) // SECOND, tz=UTC).date()
-            midnight = str(today) if self._table.follows == "day" else f"{today}T00:00:00+00:00"
-            finished = self._class("expressions.Expressions").lessThan(self._table.follows, midnight)
+            finished = self._before(_day_of(known_through))
             rewrite = rewrite.filter(finished)
         if self._table.follows is not None:
             rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)
             # Few times in the life of a fleet: as often as it becomes four times as many sites.
             rewrite = rewrite.option("rewrite-all", str(self._is_divided_otherwise(finished)).lower())
-        rewrite = rewrite.option("min-input-files", _MANY_FILES).option("target-file-size-bytes", _FILE_BYTES)
+        return self._rewritten(rewrite, _MANY_FILES)
+
+    def _compact_by_month(self, known_through: int) -> tuple[int, int]:
+        of_rows, loaded = self._class("expressions.Expressions"), self._loaded()
+        today = _day_of(known_through) if known_through else date.min
+        recent = of_rows.alwaysTrue() if today == date.min else getattr(of_rows, "not")(self._before(today))
+        rewrite = self._actions().rewriteDataFiles(loaded).binPack().filter(recent)
+        by_day = str(self._iceberg.days_spec(self._table).specId())
+        before, after = self._rewritten(rewrite.option("output-spec-id", by_day), _MANY_FILES)
+        if today == date.min:
+            return before, after
+        # In order of time: bounds of files tell what a run has to compare with what is new.
+        order = self._class("SortOrder").builderFor(loaded.schema()).asc(self._table.dated_by).build()
+        this_month = getattr(of_rows, "not")(self._before(today.replace(day=1)))
+        for finished, many in (
+            (getattr(of_rows, "and")(this_month, self._before(today)), _MANY_FILES),
+            (self._before(today.replace(day=1)), _SEVERAL_FILES),
+        ):
+            rewrite = self._actions().rewriteDataFiles(self._loaded()).sort(order).filter(finished)
+            found = self._rewritten(rewrite.option("min-file-size-bytes", _LARGE_BYTES), many)
+            before, after = before + found[0], after + found[1]
+        return before, after
+
+    def _rewritten(self, rewrite: Any, many: str) -> tuple[int, int]:
+        rewrite = rewrite.option("min-input-files", many).option("target-file-size-bytes", _FILE_BYTES)
         for name, value in self._properties.items():
             rewrite = rewrite.snapshotProperty(name, value)
         result = rewrite.execute()
         return int(result.rewrittenDataFilesCount()), int(result.addedDataFilesCount())
+
+    def _before(self, day: date) -> Any:
+        """Select the rows before a day, by what the table's files go by."""
+        column = self._table.dated_by or self._table.follows
+        midnight = str(day) if column == "day" else f"{day}T00:00:00+00:00"
+        return self._class("expressions.Expressions").lessThan(column, midnight)
 
     def _is_divided_otherwise(self, finished: Any) -> bool:
         """Tell whether any file is partitioned as it was when there were fewer sites."""
@@ -80,23 +113,21 @@ class TableUpkeep:
             files.close()
 
     def forget(self, column: str, midnight: int) -> int:
-        """Remove the rows whose ``column`` lies before ``midnight`` (microseconds): whole days, so no file is written.
+        """Remove the rows whose ``column`` lies before ``midnight`` (microseconds); give how many there were.
 
-        Give how many there were.
+        Of files of days no file is written; of one that holds the month in which ``midnight`` lies, what stays of it.
         """
-        loaded = self._loaded()
         too_old = self._class("expressions.Expressions").lessThan(column, midnight)
-        files = loaded.newScan().filter(too_old).planFiles()
+        files = self._loaded().newScan().filter(too_old).planFiles()
         try:
             if not files.iterator().hasNext():
                 return 0
         finally:
             files.close()
-        delete = loaded.newDelete().deleteFromRowFilter(too_old)
-        for name, value in self._properties.items():
-            delete.set(name, value)
-        delete.commit()
-        return int(self._loaded().currentSnapshot().summary().get("deleted-records") or 0)
+        held = self._iceberg.row_count(self._table)
+        old = f"{column} < timestamp_micros({midnight}L)"
+        self._spark.sql(f"DELETE FROM {self._table.identifier} WHERE {old}")  # noqa: S608 - our own names
+        return held - self._iceberg.row_count(self._table)
 
     def expire(self, superseded_before: int, recorded: int | None = None) -> int:
         """Let go of the snapshots that were no longer the newest at an instant (milliseconds), with their files.
@@ -204,7 +235,11 @@ def maintain(
         folded_rows = fold(spark, behind, stands[WATERMARKS.name])
         progress(f"  {WATERMARKS.name}: {folded_rows:,} rows were folded")
     for name, table in tables.items():
-        before, after = table.compact(stands[name].known_through if name in stands else 0)
+        known_through = stands[name].known_through if name in stands else 0
+        if name == WATERMARKS.name and settings.fold_watermarks_after:
+            # Days become months when they are folded: else a day would be folded with its month, or not yet.
+            known_through = min(known_through, behind)
+        before, after = table.compact(known_through)
         compacted, compacted_to = compacted + before, compacted_to + after
         if before:
             progress(f"  {name}: {before:,} data files became {after:,}")
@@ -225,6 +260,11 @@ def maintain(
     orphaned_before = (now - ORPHANED_AFTER) // 1_000
     orphans = sum(table.remove_orphans(orphaned_before) for table in tables.values()) if sweep else 0
     return Upkeep(compacted, compacted_to, folded_rows, expired_rows, expired_snapshots, orphans)
+
+
+def _day_of(known_through: int) -> date:
+    """Give the day in which known time ends."""
+    return datetime.fromtimestamp((known_through - 1) // SECOND, tz=UTC).date()
 
 
 def _expires_before(whole_run: WholeRun, expire_after: int) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "DAY_US",
     "HOUR_US",
     "begin_of_bucket",
+    "day_ranges",
     "floor_to",
     "partial_pieces",
     "whole_window_counts",
@@ -112,18 +113,25 @@ def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, 
     )
 
 
-def within(days: Collection[date], column: str) -> Column:
-    """Select the rows whose instant lies on one of ``days``, in a form by which Iceberg leaves other days unread."""
+def day_ranges(days: Collection[date]) -> list[tuple[date, date]]:
+    """Put ``days`` together in few ranges, each with the day after its last; where they would be many, in one.
+
+    >>> day_ranges([date(2026, 2, 28), date(2026, 3, 1), date(2026, 3, 9)])
+    [(datetime.date(2026, 2, 28), datetime.date(2026, 3, 2)), (datetime.date(2026, 3, 9), datetime.date(2026, 3, 10))]
+    """
     ranges: list[tuple[date, date]] = []
     for day in sorted(days):
         if ranges and ranges[-1][1] == day:
             ranges[-1] = (ranges[-1][0], day + timedelta(days=1))
         else:
             ranges.append((day, day + timedelta(days=1)))
-    if len(ranges) > _MOST_RANGES:
-        ranges = [(ranges[0][0], ranges[-1][1])]
+    return [(ranges[0][0], ranges[-1][1])] if len(ranges) > _MOST_RANGES else ranges
+
+
+def within(days: Collection[date], column: str) -> Column:
+    """Select the rows whose instant lies on one of ``days``, in a form by which Iceberg leaves other days unread."""
     selected = f.lit(False)
-    for begin, end in ranges:
+    for begin, end in day_ranges(days):
         selected |= (f.col(column) >= _midnight(begin)) & (f.col(column) < _midnight(end))
     return selected
 

@@ -23,7 +23,7 @@ from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
 from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
 from aggregator.lakehouse.bronze.spark_source import rows_of
 from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
-from shared.instants import SECOND, parse_instant
+from shared.instants import DAY, SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.settings import FilePath
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
@@ -67,7 +67,7 @@ def test_what_the_report_has_let_go_is_read_from_the_archive_although_the_report
     assert read(hub, 3, 3, reading) == {3: b"3"}
 
 
-def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub, tmp_path: Path) -> None:
+def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(hub: Hub, tmp_path: Path) -> None:
     dub1 = Block("eu-west", "dub1")
     advisories = [dub1.new(f"n{number}", MIDNIGHT + (number - 3) * SECOND) for number in range(1, 6)]
     hub.publish([*advisories, Message(WHOLE, b"?"), advisories[0]._replace(body=b"?")])
@@ -90,7 +90,7 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
     others = parquet.read_table(place.path(staged.others)).to_pylist()
     assert [(row["hub_sequence"], row["payload"]) for row in others] == [(6, b"?"), (7, b"?")]
     files = staged.files
-    found = {file.day: parquet.read_table(place.path(file.name)) for file in files}
+    found = {file.partition: parquet.read_table(place.path(file.name)) for file in files}
     assert {day: table["sender_id"].to_pylist() for day, table in found.items()} == {
         "2026-01-31": ["n2"], "2026-02-01": ["n3", "n4", "n5"],
     }  # fmt: skip
@@ -108,6 +108,12 @@ def test_whole_advisories_are_written_by_day_and_the_rest_is_handed_on(hub: Hub,
         ]  # fmt: skip
     columns = [parquet.read_metadata(path).row_group(0).column(number) for path in paths for number in (0, 1)]
     assert [column.has_dictionary_page for column in columns] == [True, False] * 2
+    # Of many days, each of which has little, by month.
+    hub.publish(dub1.new(f"n{number}", MIDNIGHT + (number - 8) * DAY) for number in range(6, 12))
+    by_month = stage_slice(source_of(hub), "", place, (8, 13)).files
+    assert [(file.partition, file.days[-1], file.row_count) for file in by_month] == [
+        ("2026-01", "2026-01-31", 2), ("2026-02", "2026-02-04", 4),
+    ]  # fmt: skip
     assert Place.of("s3://lake/advisories", schema, 0) is None
 
 

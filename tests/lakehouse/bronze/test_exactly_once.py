@@ -155,7 +155,7 @@ def check_that_a_lost_row_ends_a_run(lakehouse: Lakehouse, monkeypatch: pytest.M
     before = lakehouse.rows("SELECT * FROM positions ORDER BY table_name")
     append = catalog.append
     with monkeypatch.context() as broken:
-        broken.setattr(catalog, "append", lambda *given: append(*given) - 1)
+        broken.setattr(catalog, "append", lambda *given, **named: append(*given, **named) - 1)
         with pytest.raises(MiscountError, match="watermarks: of 1 messages 0 were written and 0 left out as"):
             lakehouse.roll_up()
     assert lakehouse.rows("SELECT * FROM positions ORDER BY table_name") == before

@@ -109,7 +109,7 @@ class QuickRuns:
         return int(self._iceberg.load(table).currentSnapshot().summary().get("total-data-files"))
 
     def _append(self, table: Table) -> None:
-        (column,) = _dated(table)
+        column = table.dated_by
         path = self._write(table, {column: self._noon}, f"{column}_day={self._noon.date()}")
         seen = commits.snapshots(self.spark, (table,)).get(table.name)
         commits.add_files(self.spark, table, [(f"file://{path}", str(self._noon.date()))], self.position, seen)
@@ -165,11 +165,6 @@ class QuickRuns:
         rows = pa.table([pa.array([known[field.name]], field.type) for field in wanted], pa.schema(wanted))
         pq.write_table(rows, path)
         return path
-
-
-def _dated(table: Table) -> list[str]:
-    """Name what a table is partitioned by."""
-    return [transform.removeprefix("days(").removesuffix(")") for transform in table.partitioned_by]
 
 
 def _field(name: str, value: object, found: Any) -> pa.Field:

@@ -7,8 +7,9 @@ what is made of those that are left is exactly what is made of all, and their nu
 days.
 """
 
-from collections.abc import Collection, Sequence
-from datetime import date
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date, timedelta
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
@@ -78,25 +79,56 @@ def folded_arrivals(rows: DataFrame, present: DataFrame, days: Collection[date])
 def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
     """Fold what the table ``watermarks`` has of days before ``midnight`` (microseconds); give how many rows went.
 
-    Whole days, a month of them in a commit, and none again but for what came late: killed at any point, the next call
-    does the rest. ``position`` is the table's.
+    Whole days, about a month of them in a commit, and none again but for what came late: killed at any point, the next
+    call does the rest. Where a file has days before ``midnight`` and behind it, neither is folded yet. ``position`` is
+    the table's.
     """
     iceberg = Iceberg(spark)
     loaded, end = iceberg.load(WATERMARKS), midnight // DAY_US
     folded_through, held = int(loaded.properties().get(_FOLDED) or 0), iceberg.row_count(WATERMARKS)
-    files = spark.table(f"{WATERMARKS.identifier}.files").groupBy("partition.observed_through_day").count().collect()
-    late = (day for day, count in files if count > 1 or (day - _EPOCH).days >= folded_through)
-    days = sorted(day for day in late if (day - _EPOCH).days < end)
-    for begin in range(0, len(days), _DAYS_AT_ONCE):
-        month = days[begin : begin + _DAYS_AT_ONCE]
+    spans = _days_of_files(spark)
+    end = min([end, *(span.first for span in spans if span.first < end <= span.last)])
+    late = [span for span in spans if span.last < end and (span.file_count > 1 or span.last >= folded_through)]
+    for days in _in_parts(late):
         seen = commits.snapshots(spark, (WATERMARKS,))[WATERMARKS.name]
-        kept = _kept(commits.read_at(spark, WATERMARKS, seen), month)
-        commits.replace(kept, WATERMARKS, within(month, "observed_through"), position, seen=seen)
-        folded_through = max(folded_through, (month[-1] - _EPOCH).days + 1)
+        kept = _kept(commits.read_at(spark, WATERMARKS, seen), days)
+        commits.replace(kept, WATERMARKS, within(days, "observed_through"), position, seen=seen)
+        folded_through = max(folded_through, (days[-1] - _EPOCH).days + 1)
         iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(folded_through)).commit()
     if folded_through < end:
         iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(end)).commit()
     return held - iceberg.row_count(WATERMARKS)
+
+
+class _Span(NamedTuple):
+    """Days, counted from 1970, of which files have rows, each of them one of its own or one that another has too."""
+
+    first: int
+    last: int
+    file_count: int
+
+
+def _days_of_files(spark: SparkSession) -> list[_Span]:
+    bounds = "readable_metrics.observed_through"
+    first, last = (f.unix_date(f.to_date(f"{bounds}.{bound}_bound")) for bound in ("lower", "upper"))
+    found: list[_Span] = []
+    for span in sorted(spark.table(f"{WATERMARKS.identifier}.files").select(first, last).collect()):
+        if found and span[0] <= found[-1].last:
+            before = found[-1]
+            found[-1] = _Span(before.first, max(before.last, span[1]), before.file_count + 1)
+        else:
+            found.append(_Span(span[0], span[1], 1))
+    return found
+
+
+def _in_parts(spans: Sequence[_Span]) -> Iterator[list[date]]:
+    """Give the days of ``spans`` about a month at once: as many as begin within one."""
+    days: list[date] = []
+    for span in spans:
+        days += (_EPOCH + timedelta(days=day) for day in range(span.first, span.last + 1))
+        if len(days) >= _DAYS_AT_ONCE or span is spans[-1]:
+            yield days
+            days = []
 
 
 def _kept(rows: DataFrame, days: Sequence[date]) -> DataFrame:
