@@ -59,14 +59,20 @@ class Life(msgspec.Struct, gc=False):
     doubled: int = 0
     vouched: list[Mark] = []
 
-    def vouch(self, mark: Mark) -> None:
-        """Note that a mark vouches. The last ones are kept: it may turn out that they counted a doubled ordinal."""
+    def vouch(self, mark: Mark) -> bool:
+        """Note that a mark vouches; tell whether for any time: whoever has seen from an instant on has seen none yet.
+
+        The last ones are kept: it may turn out that they counted a doubled ordinal.
+        """
+        if mark.since == mark.through:
+            return False
         last = self.vouched[-1] if self.vouched else None
         if last is not None and last.reached == mark.reached:
             last.through = mark.through
-            return
+            return True
         self.vouched.append(Mark(mark.since, mark.through, mark.reached, mark.begun_at))
         del self.vouched[:-_KEPT]
+        return True
 
     def hold(self, ordinal: int) -> bool:
         """Note that an ordinal has arrived; tell whether it had not."""
@@ -269,8 +275,8 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
         )
         if not lacks and not life.is_before_all(mark.reached, is_first=life is first):
             kept = {incarnation: [] for incarnation in kept}
-            life.vouch(mark)
-            yield mark
+            if life.vouch(mark):
+                yield mark
         else:
             kept[life.incarnation].append(mark)
     for life in begun:
@@ -285,8 +291,8 @@ def _settled_alone(life: Life) -> Iterator[Mark]:
             break
         if not life.is_before_all(mark.reached, is_first=True):
             whole = number
-            life.vouch(mark)
-            yield mark
+            if life.vouch(mark):
+                yield mark
     if whole:
         del life.waiting[:whole]
 
