@@ -163,8 +163,9 @@ class Block(msgspec.Struct, gc=False):
     began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
     of ``silent`` incarnations nothing counts that they said since. So many retired senders were forgotten as
     ``forgotten_count``. ``condition`` is what the agent last said to keep
-    time from passing, "": nothing; ``conditions`` names all that it last was in, ``alone_since`` is since when it has
-    been one of a pair whose other is gone, 0: it is not; ``stopped_boot_id`` names the run that was told to stop.
+    time from passing, "": nothing; ``conditions`` names all that it last was in, ``alone_since`` is since when, by the
+    hub's time, it has been one of a pair whose other is gone, 0: it is not; ``stopped_boot_id`` names the run that was
+    told to stop.
     """
 
     region: str

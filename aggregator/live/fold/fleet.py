@@ -52,7 +52,8 @@ _RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 _LONGEST_TEXT = 256
-_MOST_CONDITIONS = 64
+_MOST_CONDITIONS = 16
+_LONGEST_CONDITION = 64
 KEPT = 90 * DAY
 """For so long retired senders, advisories and gaps are kept, and each sender's last advisory: the tables have all."""
 
@@ -390,15 +391,22 @@ class Fleet:
         since = min(max(said.observed_since_us, earliest), through)
         life = block.life(said.incarnation)
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
-        texts = (said.agent, said.boot_id, said.version)
-        block.agent, block.boot_id, block.version = (text[:_LONGEST_TEXT] for text in texts)
+        block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
+        # One that is sent again, late, says nothing of now; one that repeats the last does.
+        is_newest = through >= max((each.last.through for each in block.lives.values() if each.last), default=0)
+        if is_newest or not block.agent:
+            block.agent = said.agent[:_LONGEST_TEXT]
         if condition == STOPPING:
             block.stopped_boot_id = block.boot_id
         else:
             block.condition = condition
-            conditions = () if said.conditions is UNSET else said.conditions[:_MOST_CONDITIONS]
-            block.conditions = tuple(name[:_LONGEST_TEXT] for name in conditions)
-            block.alone_since = (block.alone_since or through) if PAIR_ALONE in block.conditions else 0
+            if is_newest:
+                conditions = () if said.conditions is UNSET else said.conditions
+                block.conditions = tuple(name[:_LONGEST_CONDITION] for name in conditions[:_MOST_CONDITIONS])
+                # By the hub's time, and anew after a silence: of that, what a watermark vouches for says nothing.
+                goes_on = block.alone_since and archived_at - block.heard_at <= said.stale_after
+                since_now = block.alone_since if goes_on else archived_at
+                block.alone_since = since_now if PAIR_ALONE in conditions else 0
         block.heard_at = archived_at
         changes.blocks.add(number)
         self.versions[number] += 1

@@ -21,7 +21,6 @@ from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
-from shared.subjects import watermark_subject
 from shared.wire import decode_watermark, encode
 from tests.support.lakehouse.hub import Block, Message, said
 
@@ -340,6 +339,11 @@ def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
     assert (told.view(LATE + MINUTE).reason(0), told.fleet.blocks[0].condition) == (None, "")
 
 
+def in_conditions(message: Message, *names: str) -> Message:
+    """Let a watermark name what its agent is in."""
+    return message._replace(body=encode(msgspec.structs.replace(decode_watermark(message.body), conditions=names)))
+
+
 def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(told: Told, tmp_path: Path) -> None:
     book = IncidentBook(tmp_path / "incidents.db", Rules(close_after=MINUTE))
     book.look(told.view(KNOWN_UNTIL))
@@ -347,8 +351,7 @@ def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(to
 
     def tells(minutes: int, *conditions: str) -> list[Incident]:
         at = KNOWN_UNTIL + minutes * MINUTE
-        watermark = msgspec.structs.replace(decode_watermark(dub1.watermark(START, at).body), conditions=conditions)
-        told.at(at, Message(watermark_subject(dub1.id), encode(watermark)))
+        told.at(at, in_conditions(dub1.watermark(START, at), *conditions))
         return [each for each in book.look(told.view(at)) if each.cause is Cause.ALONE]
 
     assert tells(1, "probe_not_stored", "pair_alone") == []
@@ -362,6 +365,48 @@ def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(to
     (ended,) = tells(4)
     assert (ended.incident_id, ended.ended_at_us) == (began.incident_id, KNOWN_UNTIL + 3 * MINUTE)
     book.close()
+
+
+def test_what_is_sent_again_late_says_nothing_of_who_is_alone_now(told: Told) -> None:
+    dub1, dub1_b, at = Block("eu-west", "dub1", ordinal=3), Block("eu-west", "dub1", agent="dub1-b", ordinal=3), LATE
+    block = told.fleet.blocks[0]
+    told.at(at, dub1.watermark(START, at))
+    told.at(at + 1, in_conditions(dub1_b.watermark(START, at - 10 * MINUTE), "pair_alone"))
+    assert (block.alone_since, block.conditions, block.agent) == (0, (), dub1.agent)
+    # One after another, as a stream is published again.
+    told.at(at + 2, in_conditions(dub1_b.watermark(START, at - 9 * MINUTE), "pair_alone"))
+    assert block.alone_since == 0
+    told.at(at + MINUTE, in_conditions(dub1_b.watermark(START, at + MINUTE), "pair_alone"))
+    told.at(at + MINUTE + 1, dub1.watermark(START, at - 10 * MINUTE))
+    assert (block.alone_since, block.agent) == (at + MINUTE, "dub1-b")
+
+
+@pytest.mark.parametrize("before", [(), ("pair_alone",)], ids=["together", "alone for a moment"])
+def test_who_comes_back_alone_after_a_silence_is_alone_from_then_on(told: Told, before: tuple[str, ...]) -> None:
+    dub1, block = Block("eu-west", "dub1", ordinal=3), told.fleet.blocks[0]
+    told.at(LATE, in_conditions(dub1.watermark(START, LATE), *before))
+    # It vouches for the time before the silence, and says what is now.
+    told.at(LATE + HOUR, in_conditions(dub1.watermark(START, LATE + SECOND), "pair_alone"))
+    assert block.alone_since == LATE + HOUR
+
+
+def test_who_is_alone_while_its_stream_does_not_store_is_so_since_it_said_so_first(told: Told) -> None:
+    dub1, block = Block("eu-west", "dub1", ordinal=3), told.fleet.blocks[0]
+    frozen = restatement(dub1, KNOWN_UNTIL, "stream_not_storing")
+    told.at(KNOWN_UNTIL + 3 * DAY, frozen)
+    assert block.alone_since == 0
+    for minutes in (1, 2):
+        told.at(KNOWN_UNTIL + 3 * DAY + minutes * MINUTE, in_conditions(frozen, "pair_alone"))
+        assert block.alone_since == KNOWN_UNTIL + 3 * DAY + MINUTE
+    told.at(KNOWN_UNTIL + 3 * DAY + 3 * MINUTE, frozen)
+    assert block.alone_since == 0
+
+
+def test_of_the_conditions_of_an_agent_a_few_are_kept_and_none_is_missed(told: Told) -> None:
+    dub1, block = Block("eu-west", "dub1", ordinal=3), told.fleet.blocks[0]
+    names = (*(f"{number:03}" * 100 for number in range(100)), "pair_alone")
+    told.at(LATE, in_conditions(dub1.watermark(START, LATE), *names))
+    assert (len(block.conditions), {len(name) for name in block.conditions}, block.alone_since) == (16, {64}, LATE)
 
 
 def test_a_planned_stop_is_named_until_an_agent_speaks_again(told: Told) -> None:
