@@ -14,7 +14,7 @@ from weakref import ref
 
 import msgspec
 
-from aggregator.live.alerts.incidents import HubTimes, Incident, Key, Rules, judge
+from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, Key, Rules, judge
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import SiteVersion, View
@@ -183,10 +183,13 @@ class SeenSite:
         self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
         planned = [number for number in numbers if view.maintenance(number) is not None]
         self.maintained = len(planned) == len(numbers)
-        alone = [fleet.blocks[number] for number in numbers if fleet.blocks[number].alone_since]
+        reasons = [(fleet.blocks[number], view.reason(number)) for number in numbers]
+        heard = [block for block, reason in reasons if block.heard_at and reason not in SILENT]
+        self.is_heard = bool(heard)
+        alone = [block for block in heard if block.alone_since]
         self.alone_since_us = min((block.alone_since for block in alone), default=0)
         self.lone_agents = tuple(dict.fromkeys(block.agent for block in alone))
-        self.unknown: str | None = next((reason for reason in map(view.reason, numbers) if reason is not None), None)
+        self.unknown: str | None = next((reason for _, reason in reasons if reason is not None), None)
         scopes = [Scope(region), Scope(region, site)]
         scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]
         self.maintained_until_us = max(over.get(scope, 0) for scope in scopes)

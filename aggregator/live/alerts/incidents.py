@@ -12,8 +12,9 @@ would take over). The table of transitions:
 | open     | a wider place has an incident of the same cause   | open, ``within`` that one, until it closes   |
 | open     | the condition                                     | open, with its numbers brought up to date    |
 | open     | not the condition, for ``close_after``            | closed, from when that became true           |
-| open     | nobody watches (``stale``, ``alone``), the hub is | open: what is not seen resolves nothing      |
-|          | behind, or the site vanished                      |                                              |
+| open     | nobody watches (``stale``), no agent is heard     | open: what is not seen resolves nothing      |
+|          | (``alone``), the hub is behind, or the site       |                                              |
+|          | vanished                                          |                                              |
 | open     | maintenance                                       | open: only creation is suppressed            |
 | any      | nobody is expected there any more: all senders    | none; closed after ``close_after``, with the |
 |          | retired, or an operator has closed the place      | outcome ``retired``                          |
@@ -116,8 +117,12 @@ class SiteView(Protocol):
         """Why nobody knows how it is now, or None."""
 
     @property
+    def is_heard(self) -> bool:
+        """Whether any agent was heard there lately, whatever it vouches for."""
+
+    @property
     def alone_since_us(self) -> int:
-        """Since when one of its pair of agents has been alone, 0: none is."""
+        """Since when one of its pair of agents has been alone that is heard, 0: none is."""
 
     @property
     def lone_agents(self) -> tuple[str, ...]:
@@ -339,6 +344,7 @@ def _observations(
             yield _unknown_site(site, wider, hub, rules)
             if site.unknown is None or site.gone:
                 yield _stale_site(site, hub, rules)
+            if site.is_heard or site.gone:
                 yield _lone_agent(site, hub, rules)
     seen_places = {(site.region, name) for site in sites for name in ("", site.site)}
     for key in open_incidents:
@@ -429,11 +435,12 @@ def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
     if site.gone:
         return _gone(key, hub)
     opens = since and not site.maintained
+    started_at = max(since, site.maintained_until_us)
     return Observation(
         key,
         hub.now_us,
-        max(since, hub.read_since_us, site.maintained_until_us) if opens else None,
-        since or hub.now_us,
+        max(started_at, hub.read_since_us) if opens else None,
+        started_at,
         rules.unknown_after,
         clear=not since,
         watched_us=site.observed_since_us,

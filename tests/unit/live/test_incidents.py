@@ -27,6 +27,7 @@ class Site(msgspec.Struct, kw_only=True):
     observed_since_us: int = 0
     known_until_us: int = NOON
     unknown: str | None = None
+    is_heard: bool = True
     alone_since_us: int = 0
     lone_agents: tuple[str, ...] = ()
     gone: bool = False
@@ -176,7 +177,8 @@ def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_othe
     began = watch.open[ALONE]
     assert (began.started_at_us, began.node_count, began.expected_count, began.nodes) == (NOON, 1, 2, ("dub1-b",))
     # What is not seen resolves nothing.
-    watch.see(Site(unknown="agent_silent", known_until_us=NOON), now=NOON + 20 * MINUTE)
+    watch.see(Site(unknown="agent_silent", is_heard=False, known_until_us=NOON), now=NOON + 20 * MINUTE)
+    assert watch.open[ALONE].clear_since_us is None
     back = NOON + 21 * MINUTE
     watch.see(Site(known_until_us=back, observed_since_us=back), now=back)
     watch.see(Site(known_until_us=back, observed_since_us=back), now=back + 3 * MINUTE)
@@ -189,6 +191,14 @@ def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_othe
     watch.see(gone, now=back + 7 * MINUTE)
     assert ALONE not in watch.open
     assert watch.ended[-1].outcome is Outcome.RETIRED
+
+
+def test_who_is_alone_after_maintenance_is_so_since_its_end() -> None:
+    watch, ended_at = Watch(), NOON + 5 * MINUTE
+    watch.see(Site(alone_since_us=NOON, maintained_until_us=ended_at), now=ended_at + MINUTE - 1)
+    assert watch.open == {}
+    watch.see(Site(alone_since_us=NOON, maintained_until_us=ended_at), now=ended_at + MINUTE)
+    assert watch.open[ALONE].started_at_us == ended_at
 
 
 @pytest.mark.parametrize(

@@ -402,6 +402,31 @@ def test_who_is_alone_while_its_stream_does_not_store_is_so_since_it_said_so_fir
     assert block.alone_since == 0
 
 
+def test_who_is_alone_is_seen_beside_a_block_that_nobody_speaks_for_any_more(told: Told, tmp_path: Path) -> None:
+    book = IncidentBook(tmp_path / "incidents.db", Rules(close_after=MINUTE))
+    nodes = Block("eu-west", "dub1", "nodes", agent="dub1-b", ordinal=3)
+    removed = Block("eu-west", "dub1", "removed", agent="dub1-a")
+    # It was alone, too, when it was heard last.
+    told.at(
+        KNOWN_UNTIL,
+        removed.new("db1", KNOWN_UNTIL),
+        in_conditions(removed.watermark(START, KNOWN_UNTIL), "pair_alone"),
+    )
+    for minutes, names in enumerate([("pair_alone",), ("pair_alone",), (), ()], start=60):
+        at = KNOWN_UNTIL + minutes * MINUTE
+        told.at(at, in_conditions(nodes.watermark(START, at), *names))
+        view = told.view(at)
+        assert view.reason(1) is UnknownReason.AGENT_SILENT
+        book.look(view)
+    (over,) = [each for each in book.recent() if each.cause is Cause.ALONE]
+    assert (over.started_at_us, over.ended_at_us, over.nodes) == (
+        KNOWN_UNTIL + HOUR,
+        KNOWN_UNTIL + HOUR + 2 * MINUTE,
+        ("dub1-b",),
+    )
+    book.close()
+
+
 def test_of_the_conditions_of_an_agent_a_few_are_kept_and_none_is_missed(told: Told) -> None:
     dub1, block = Block("eu-west", "dub1", ordinal=3), told.fleet.blocks[0]
     names = (*(f"{number:03}" * 100 for number in range(100)), "pair_alone")
