@@ -19,7 +19,7 @@ WATERMARK_PROTOCOL: Final = "muster:watermark:1"
 STOPPING: Final = "stopping"
 """The condition of a watermark after which its agent's run ends, as it was told to."""
 PAIR_ALONE: Final = "pair_alone"
-"""The condition of one of a redundant pair whose other is not heard."""
+"""The condition of one of a redundant pair whose other would not take over."""
 
 ORIGIN_HEADER = "Muster-Origin"
 REASON_HEADER = "Muster-Reason"

@@ -322,8 +322,8 @@ PAIR_NOT_READY = Kind(
 PAIR_ALONE = Kind(
     ALONE,
     _W,
-    "The other member of the pair is not heard: nobody takes over from this one.",
-    "start it, or look at its link",
+    "The other member of the pair is not heard, or has not stood by for 5 minutes: nobody takes over from this one.",
+    "start it, or look at its link and its own status",
 )
 
 # Its own pages, and its log

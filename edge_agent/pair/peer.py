@@ -21,6 +21,8 @@ from shared.tasks import is_cancelled
 
 ANNOUNCE_EVERY = 1.0
 HEARD_LATELY = 3.0
+READY_LATELY = 300.0
+"""For how long, in seconds, the other may be heard without standing by: longer than a restart or a copy takes."""
 OWN_ECHO = 2.0
 """How long after the start, in seconds, an entry may still come that an earlier run of this member has sent."""
 
@@ -47,7 +49,7 @@ class OtherMember:
         self._writer = writer
         self._key_path: Path = settings.id_key_path
         self._report = report
-        self._started_at = self._heard_at = loop_time()
+        self._started_at = self._heard_at = self._ready_at = loop_time()
 
     def hear_entry(self, logged: LogRecord, *, is_live: bool) -> None:
         """Take an entry of the log, written just now or before we looked; raise PairRefused."""
@@ -97,4 +99,10 @@ class OtherMember:
     def _hear(self, phase: str, troubles: frozenset[Trouble] | None = None) -> None:
         self._troubles = troubles
         self.phase, self.heard_at, self._heard_at = phase, now(), loop_time()
-        self._report(phase, "")
+        if phase in (PairPhase.STANDING_BY, PairPhase.LEADING):
+            self._ready_at = self._heard_at
+        if self._heard_at - self._ready_at > READY_LATELY:
+            # Its phases may go to and fro; status shows them.
+            self._report("not standing by", f"{self.name} runs, and nobody takes over: its own status says why")
+        else:
+            self._report(phase, "")

@@ -160,7 +160,7 @@ def words(incident: Incident) -> Words:
     place = incident.site or incident.region or "the hub"
     since = f"since {format_instant(incident.started_at_us)}"
     if incident.cause is Cause.ALONE:
-        what = f"only one agent of its pair is heard {since}, and nobody takes over from it"
+        what = f"only one agent of its pair is ready {since}, and nobody takes over from it"
     elif incident.cause is Cause.STALE:
         what = f"{incident.node_count:,} of {incident.expected_count:,} stale {since}"
         what += f", known until {format_instant(incident.known_until_us)}"

@@ -5,17 +5,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from edge_agent.observability.status_board import PairPhase, StatusBoard
+from edge_agent.pair import peer
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log import LogAddress, Writer
 from edge_agent.pair.member import Member
+from edge_agent.pair.peer import OtherMember
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.connection import ConnectionSettings, connect
+from shared.wire import PAIR_ALONE
 from tests.support.agent.agent_file import SMALLEST, parsed
 from tests.support.nats.linked_server import DEADLINE
 from tests.support.nats.source_site import Site, running_site
@@ -108,6 +112,30 @@ async def test_who_cannot_announce_itself_any_more_ends(site: Site, tmp_path: Pa
     async with serving(site, tmp_path / "agent.db", "dub1-b", ShortSighted) as (_, _, running):
         await until(running.done, "it has ended")
         assert told(running, ZeroDivisionError) == [""]
+
+
+async def test_who_is_heard_and_does_not_stand_by_for_long_leaves_the_other_alone(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", 1 << 30)
+    settings = parsed(f'name = "dub1-a"\n{SMALLEST}\n{PAIR}')
+    other = OtherMember(settings, Writer("dub1-a", "boot", "key", {}), board.reporter("other member"))
+
+    def is_alone() -> bool:
+        return PAIR_ALONE in {each.name for each in board.conditions()}
+
+    client = await connect(ConnectionSettings(servers=(site.link.url,)), name="dub1-a", deadline=DEADLINE)
+    try:
+        await other.listen(client, ADDRESS.announcements)
+        async with serving(site, tmp_path / "agent.db", "dub1-b"):
+            await until(lambda: other.phase == PairPhase.WAITING, "it waits for the first, and says so")
+            assert not is_alone()
+            monkeypatch.setattr(peer, "READY_LATELY", 0.0)
+            await until(is_alone, "it still waits")
+        await client.publish(ADDRESS.announcements, b'{"member":"dub1-b","phase":"standing by"}')
+        await until(lambda: not is_alone(), "it stands by")
+    finally:
+        await client.close()
 
 
 def told(running: asyncio.Task[None], kind: type[Exception]) -> list[str]:

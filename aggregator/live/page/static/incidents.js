@@ -21,7 +21,7 @@ export function incidentCard(incident, level = "h3") {
   const over = Boolean(incident.ended_at_us);
   const count = over ? incident.most_count : incident.node_count;
   const what = incident.cause === "alone"
-    ? ": only one agent of its pair is heard, nobody takes over from it"
+    ? ": only one agent of its pair is ready, nobody takes over from it"
     : stale
     ? `: ${number(count)} of ${number(incident.expected_count)} stale`
     : `: unknown, ${reason(incident.reason)}${incident.site ? "" : `, ${number(count)} of ${counted(incident.expected_count, "site")}`}`;
