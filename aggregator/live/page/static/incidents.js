@@ -45,7 +45,7 @@ export function incidentCard(incident, level = "h3") {
 export function incidentsPage(root) {
   const now = h("section");
   const past = h("section");
-  root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its senders are heard again, are retired, or an operator closes the place; that nobody can see them ends nothing."), now, past);
+  root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its cause is gone, its senders are retired, or an operator closes the place; that nobody can see it ends nothing."), now, past);
   let all = new Map();
 
   function draw() {
