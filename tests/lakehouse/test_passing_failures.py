@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.config import LakehouseSettings
@@ -18,7 +19,7 @@ from aggregator.lakehouse import rollup
 from aggregator.lakehouse.commands.failures import Interrupted, explained, in_one_line
 from aggregator.lakehouse.commands.repeat import roll_up_every
 from aggregator.lakehouse.spark.jars import JarsUnavailable
-from aggregator.lakehouse.spark.process import how_it_ended
+from aggregator.lakehouse.spark.process import how_it_ended, say_nothing_of_its_end
 from aggregator.lakehouse.spark.stop_signal import Stopped, StopSignal
 from shared.instants import DAY, SECOND
 from shared.nats.connection import ConnectionSettings
@@ -201,6 +202,35 @@ def test_a_signal_without_a_name_is_told_by_its_number(monkeypatch: pytest.Monke
     with subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 40)"]) as java:
         monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=java))
         assert how_it_ended(ConnectionResetError()) == "signal 40"
+
+
+@pytest.mark.parametrize("end", ["killed", "asked to end"])
+def test_what_fails_with_an_accumulator_is_told_until_the_jvm_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], end: str
+) -> None:
+    def told() -> str:
+        try:
+            raise KeyError("an accumulator that nobody knows")
+        except KeyError:
+            server.handle_error(server.socket, "the JVM")
+        return capsys.readouterr().err
+
+    with (
+        AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "token") as server,
+        subprocess.Popen(["sleep", "infinity"], stdin=subprocess.PIPE) as java,
+    ):
+        monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=java))
+        say_nothing_of_its_end(server)
+        try:
+            assert "an accumulator that nobody knows" in told()
+            if end == "killed":
+                java.kill()
+            else:
+                assert java.stdin is not None
+                java.stdin.close()
+            assert told() == ""
+        finally:
+            java.kill()
 
 
 def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:

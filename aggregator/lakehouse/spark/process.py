@@ -5,6 +5,8 @@ import logging
 import signal
 import subprocess
 from contextlib import suppress
+from socketserver import BaseServer
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
@@ -56,10 +58,18 @@ def tell_failed_calls_once() -> None:
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
 
 
-def say_nothing_of_its_end(context: SparkContext) -> None:
+def say_nothing_of_its_end(server: BaseServer) -> None:
     """Keep what hears the JVM's accumulators from writing a traceback when that ends, killed or asked to."""
+    tell = server.handle_error
+
+    def tell_of_others(*connection: Any) -> None:
+        java: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - as above
+        ends = java is not None and ((java.stdin is not None and java.stdin.closed) or _status(java) is not None)
+        if not ends:
+            tell(*connection)
+
     # Its class depends on pyspark's settings.
-    vars(context._accumulatorServer)["handle_error"] = lambda *_: None  # noqa: SLF001 - there is no public way
+    vars(server)["handle_error"] = tell_of_others
 
 
 def did_not_start(error: BaseException) -> bool:
@@ -72,13 +82,18 @@ def how_it_ended(error: BaseException) -> str | None:
     if not isinstance(error, GONE) or isinstance(error, Py4JJavaError):
         return None
     process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - as above
-    if process is None:
-        return None
-    try:
-        status = process.wait(_DYING_SECONDS)
-    except subprocess.TimeoutExpired:
+    status = None if process is None else _status(process)
+    if status is None:
         return None
     return _name_of(-status) if status < 0 else f"exit code {status}"
+
+
+def _status(java: "subprocess.Popen[bytes]") -> int | None:
+    """Give the status that a JVM ended with; None where it lives on."""
+    try:
+        return java.wait(_DYING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _name_of(number: int) -> str:

@@ -133,7 +133,7 @@ def start(settings: SessionSettings) -> SparkSession:
             with ThreadPoolExecutor(1) as elsewhere:
                 elsewhere.submit(SparkContext.getOrCreate, SparkConf().setAll(list(conf.items()))).result()
             spark = SparkSession.builder.config(map=dict(conf)).getOrCreate()
-            say_nothing_of_its_end(spark.sparkContext)
+            say_nothing_of_its_end(spark.sparkContext._accumulatorServer)  # noqa: SLF001 - there is no public way
     else:
         # A session loads its catalog once: another warehouse needs another session.
         spark = SparkSession.builder.getOrCreate().newSession()
