@@ -50,10 +50,6 @@ class Iceberg:
         builder.withPartitionSpec(self.partition_spec(table, schema)).withSortOrder(order.build()).withProperties(
             {**properties, **distribution, "comment": table.comment}
         ).create()
-        if table.dated_by:
-            days = self.load(table).updateSpec().removeField(f"{table.dated_by}_month")
-            of_rows = self._class("expressions.Expressions")
-            days.addField(f"{table.dated_by}_day", of_rows.day(table.dated_by)).addNonDefaultSpec().commit()
 
     def put_view(self, view: Table, query: str, properties: Mapping[str, str]) -> None:
         """Make a view as ``CREATE OR REPLACE VIEW`` would, whose columns are those of ``query`` in name and type.
@@ -89,10 +85,18 @@ class Iceberg:
         return self._catalog.loadTable(self._identifier(table.name))
 
     def days_spec(self, table: Table) -> Any:
-        """Give the partitioning by days of a table that is partitioned by months: it has both."""
-        specs = self.load(table).specs()
-        transforms = {key: [str(field.transform()) for field in specs[key].fields()] for key in specs}
-        return next(specs[key] for key, found in transforms.items() if found == ["day"])
+        """Give the second partitioning of a table that is partitioned by months: by days. Add it where it is missing.
+
+        Not when the table is made: that would be a second commit, and a job may be killed before it.
+        """
+        loaded, column = self.load(table), table.dated_by
+        for spec in loaded.specs().values():
+            if [str(field.transform()) for field in spec.fields()] == ["day"]:
+                return spec
+        by_day = self._class("expressions.Expressions").day(column)
+        change = loaded.updateSpec().removeField(f"{column}_month").addField(f"{column}_day", by_day)
+        change.addNonDefaultSpec().commit()
+        return self.days_spec(table)
 
     def add_files(
         self, table: Table, files: Sequence[tuple[str, str]], properties: Mapping[str, str], seen: int | None
@@ -102,8 +106,9 @@ class Iceberg:
         Iceberg reads of each file how many rows it has, and between which bounds. It refuses where rows came to the
         table after the snapshot ``seen``, None: ever.
         """
+        by_day = self.days_spec(table)
         loaded = self.load(table)
-        by_month, by_day = loaded.spec(), self.days_spec(table)
+        by_month = loaded.spec()
         metrics = self._class("MetricsConfig").forTable(loaded)
         of_rows = self._class("expressions.Expressions")
         # Takes the place of nothing, so it adds; but unlike an append it is checked for what was added meanwhile.

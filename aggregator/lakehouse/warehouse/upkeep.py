@@ -67,11 +67,11 @@ class TableUpkeep:
         return self._rewritten(rewrite, _MANY_FILES)
 
     def _compact_by_month(self, known_through: int) -> tuple[int, int]:
+        by_day = str(self._iceberg.days_spec(self._table).specId())
         of_rows, loaded = self._class("expressions.Expressions"), self._loaded()
         today = _day_of(known_through) if known_through else date.min
         recent = of_rows.alwaysTrue() if today == date.min else getattr(of_rows, "not")(self._before(today))
         rewrite = self._actions().rewriteDataFiles(loaded).binPack().filter(recent)
-        by_day = str(self._iceberg.days_spec(self._table).specId())
         before, after = self._rewritten(rewrite.option("output-spec-id", by_day), _MANY_FILES)
         if today == date.min:
             return before, after

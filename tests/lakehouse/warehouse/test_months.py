@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -92,6 +93,23 @@ def archive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ar
 
 def upkeep(records: Records) -> TableUpkeep:
     return TableUpkeep(records.archive.spark, records.table, {})
+
+
+def made(archive: Archive, table: Table) -> Records:
+    """Make a table for one test, as ``table``."""
+    own = table._replace(name=f"{table.name}_{uuid4().hex}")
+    Iceberg(archive.spark).create(own, {"format-version": "2", "write.delete.mode": "copy-on-write"})
+    return Records(archive, own)
+
+
+@pytest.mark.parametrize("count", [1, 90])
+def test_a_table_is_whole_with_its_first_commit(archive: Archive, count: int) -> None:
+    """A first run may be killed behind each commit, and the next one finds a table that it takes for complete."""
+    records = made(archive, POLICY)
+    metadata = Path(local_path(str(Iceberg(archive.spark).load(records.table).location())) or "", "metadata")
+    assert len([*metadata.glob("*.metadata.json")]) == 1
+    assert records.arrive(range(count)).written == count
+    assert upkeep(records).compact(instant(count)) == (0, 0)
 
 
 def test_files_hold_months_and_a_run_reads_those_of_its_days(archive: Archive) -> None:
