@@ -73,7 +73,7 @@ def main() -> None:
     for name in UPKEEP:
         setattr(TableUpkeep, name, countdown.after(getattr(TableUpkeep, name)))
     # Two small files are many here, and nobody reads what was replaced.
-    upkeep._MANY_FILES = "2"
+    upkeep._MANY_FILES = 2
     settings = settings_for(ConnectionSettings(servers=(sys.argv[1],)), Path(sys.argv[2]))
     kept_up = msgspec.structs.replace(settings.lakehouse, maintain_every=1, keep_snapshots=Duration(0))
     settings = msgspec.structs.replace(settings, lakehouse=kept_up)

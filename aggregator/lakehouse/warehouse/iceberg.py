@@ -1,5 +1,6 @@
 """Reach Iceberg's own Java interface: to make, look at and advance tables without a Spark job for each."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Any
@@ -147,6 +148,20 @@ class Iceberg:
             return found
         finally:
             files.close()
+
+    def file_sizes(self, table: Table) -> dict[str, list[int]]:
+        """Give the bytes of each data file of a table partitioned by months, by the file's day or month (2026-11)."""
+        loaded, found = self.load(table), defaultdict[str, list[int]](list)
+        specs = {int(number): spec for number, spec in loaded.specs().items()}
+        files = loaded.newScan().planFiles()
+        try:
+            for task in files.iterator():
+                file = task.file()
+                _, _, part = str(specs[int(file.specId())].partitionToPath(file.partition())).partition("=")
+                found[part].append(int(file.fileSizeInBytes()))
+        finally:
+            files.close()
+        return found
 
     def row_count(self, table: Table, snapshot_id: int | None = None) -> int:
         """Say how many rows a table has, or had at a snapshot: 0 where that is not there any more."""

@@ -8,8 +8,9 @@ of them, so a full computation gives the same as before. So it does of watermark
 """
 
 import json
-from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -27,13 +28,15 @@ from aggregator.lakehouse.warehouse.layout import divide_more
 from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.instants import DAY, SECOND
 
-_MANY_FILES = "5"
+_MANY_FILES = 5
 """Files of a partition that are made one: fewer are left alone, so that old days are not written again and again."""
-_SEVERAL_FILES = "2"
+_SEVERAL_FILES = 2
 """The same of months that are over, to which little comes."""
-_FILE_BYTES = str(256 << 20)
-_LARGE_BYTES = str(16 << 20)
+_FILE_BYTES = 256 << 20
+_LARGE_BYTES = 16 << 20
 """Bytes of a file of many days that is left alone: else all days before would be written again with each new one."""
+_COMMIT_BYTES = 512 << 20
+"""Bytes of files of days that become their month's in one commit: what is sorted at once, and what a kill undoes."""
 
 
 class TableUpkeep:
@@ -61,34 +64,38 @@ class TableUpkeep:
             finished = self._before(_day_of(known_through))
             rewrite = rewrite.filter(finished)
         if self._table.follows is not None:
-            rewrite = rewrite.option("min-file-size-bytes", _LARGE_BYTES)
+            rewrite = rewrite.option("min-file-size-bytes", str(_LARGE_BYTES))
             # Few times in the life of a fleet: as often as it becomes four times as many sites.
             rewrite = rewrite.option("rewrite-all", str(self._is_divided_otherwise(finished)).lower())
         return self._rewritten(rewrite, _MANY_FILES)
 
     def _compact_by_month(self, known_through: int) -> tuple[int, int]:
         by_day = str(self._iceberg.days_spec(self._table).specId())
-        of_rows, loaded = self._class("expressions.Expressions"), self._loaded()
-        today = _day_of(known_through) if known_through else date.min
-        recent = of_rows.alwaysTrue() if today == date.min else getattr(of_rows, "not")(self._before(today))
-        rewrite = self._actions().rewriteDataFiles(loaded).binPack().filter(recent)
-        before, after = self._rewritten(rewrite.option("output-spec-id", by_day), _MANY_FILES)
-        if today == date.min:
-            return before, after
-        # In order of time: bounds of files tell what a run has to compare with what is new.
-        order = self._class("SortOrder").builderFor(loaded.schema()).asc(self._table.dated_by).build()
-        this_month = getattr(of_rows, "not")(self._before(today.replace(day=1)))
-        for finished, many in (
-            (getattr(of_rows, "and")(this_month, self._before(today)), _MANY_FILES),
-            (self._before(today.replace(day=1)), _SEVERAL_FILES),
-        ):
-            rewrite = self._actions().rewriteDataFiles(self._loaded()).sort(order).filter(finished)
-            found = self._rewritten(rewrite.option("min-file-size-bytes", _LARGE_BYTES), many)
+        today = str(_day_of(known_through)) if known_through else ""
+        sizes = self._iceberg.file_sizes(self._table)
+        before = after = 0
+        # To Iceberg all files of days are one partition, since the table's are months: it is told which to join.
+        for day in sorted(part for part in sizes if part >= today and _is_day(part)):
+            if sum(size < _FILE_BYTES * 3 // 4 for size in sizes[day]) >= _MANY_FILES:
+                rewrite = self._actions().rewriteDataFiles(self._loaded()).binPack().filter(self._of_days(day, day))
+                found = self._rewritten(rewrite.option("output-spec-id", by_day), _MANY_FILES)
+                before, after = before + found[0], after + found[1]
+        for first, last, many in joins_of_months(sizes, today):
+            loaded = self._loaded()
+            # In order of time: bounds of files tell what a run has to compare with what is new.
+            order = self._class("SortOrder").builderFor(loaded.schema()).asc(self._table.dated_by).build()
+            rewrite = self._actions().rewriteDataFiles(loaded).sort(order).filter(self._of_days(first, last))
+            found = self._rewritten(rewrite.option("min-file-size-bytes", str(_LARGE_BYTES)), many)
             before, after = before + found[0], after + found[1]
         return before, after
 
-    def _rewritten(self, rewrite: Any, many: str) -> tuple[int, int]:
-        rewrite = rewrite.option("min-input-files", many).option("target-file-size-bytes", _FILE_BYTES)
+    def _of_days(self, first: str, last: str) -> Any:
+        of_rows, column = self._class("expressions.Expressions"), self._table.dated_by
+        since = of_rows.greaterThanOrEqual(column, f"{first}T00:00:00+00:00")
+        return getattr(of_rows, "and")(since, of_rows.lessThanOrEqual(column, f"{last}T23:59:59.999999+00:00"))
+
+    def _rewritten(self, rewrite: Any, many: int) -> tuple[int, int]:
+        rewrite = rewrite.option("min-input-files", str(many)).option("target-file-size-bytes", str(_FILE_BYTES))
         for name, value in self._properties.items():
             rewrite = rewrite.snapshotProperty(name, value)
         result = rewrite.execute()
@@ -96,7 +103,7 @@ class TableUpkeep:
 
     def _before(self, day: date) -> Any:
         """Select the rows before a day, by what the table's files go by."""
-        column = self._table.dated_by or self._table.follows
+        column = self._table.follows
         midnight = str(day) if column == "day" else f"{day}T00:00:00+00:00"
         return self._class("expressions.Expressions").lessThan(column, midnight)
 
@@ -174,6 +181,36 @@ class TableUpkeep:
 
     def _loaded(self) -> Any:
         return self._iceberg.load(self._table)
+
+
+def joins_of_months(sizes: Mapping[str, Sequence[int]], today: str) -> Iterator[tuple[str, str, int]]:
+    """Give first and last day of what is to be joined at once, within a month, and how many files are worth it.
+
+    ``sizes`` has the bytes of files by day or month; days before ``today`` are over. The oldest come first.
+
+    >>> sizes = {"2026-01-30": [9], "2026-02-02": [9, 9], "2026-03": [9] * 5, "2026-03-08": [9]}
+    >>> list(joins_of_months(sizes, today="2026-03-08"))
+    [('2026-02-01', '2026-02-28', 2), ('2026-03-01', '2026-03-07', 5)]
+    """
+    small = {part: [size for size in sizes[part] if size < _LARGE_BYTES] for part in sorted(sizes) if part < today}
+    for month, parts in groupby(small, key=lambda part: part[:7]):
+        begins, counts, held = [f"{month}-01"], [0], 0
+        for part in parts:
+            added = sum(small[part])
+            if counts[-1] and held + added > _COMMIT_BYTES:
+                begins, counts, held = [*begins, part], [*counts, 0], 0
+            held += added
+            counts[-1] += len(small[part]) if _is_day(part) else 0
+        next_month = (date.fromisoformat(begins[0]) + timedelta(days=31)).replace(day=1)
+        many = _SEVERAL_FILES if month < today[:7] else _MANY_FILES
+        for first, end, count in zip(begins, [*begins[1:], min(str(next_month), today)], counts, strict=True):
+            # Files of a month are joined with each other, and those of days are.
+            if count >= many or len(small.get(month, ())) >= many:
+                yield first, str(date.fromisoformat(end) - timedelta(days=1)), many
+
+
+def _is_day(part: str) -> bool:
+    return len(part) == len("2026-11-26")
 
 
 ORPHANED_AFTER = DAY

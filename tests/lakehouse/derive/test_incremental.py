@@ -109,7 +109,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
-    monkeypatch.setattr(upkeep, "_MANY_FILES", "2")
+    monkeypatch.setattr(upkeep, "_MANY_FILES", 2)
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
     policy = list(policy_rows(draw, blocks, START, end))
     archive = Archive(tmp_path / "lake", records_of(draw, blocks, policy, draw.choice((0, 0.02, 0.2))))

@@ -135,6 +135,52 @@ def test_files_hold_months_and_a_run_reads_those_of_its_days(archive: Archive) -
     assert upkeep(records).compact(instant(DAYS + 6)) == (0, 0)
 
 
+def test_days_that_wait_for_their_month_are_joined_where_they_have_many_files(archive: Archive) -> None:
+    """As watermarks do that are not folded yet: else each upkeep would write all of them again."""
+    records = made(archive, POLICY)
+    for few in (range(3), range(3, 6), range(6, 9), [9]):
+        records.arrive(few)
+    assert upkeep(records).compact(instant(0)) == (0, 0)
+    for part in range(1, 5):
+        records.arrive([4 + part / 10])
+    others = {path for path, (first, _) in records.files().items() if first != date(2025, 1, 5)}
+    assert upkeep(records).compact(instant(0)) == (5, 1)
+    assert others < records.files().keys()
+    assert sorted(records.files().values()) == [(date(2025, 1, day), date(2025, 1, day)) for day in range(1, 11)]
+    assert upkeep(records).compact(instant(0)) == (0, 0)
+
+
+def test_days_become_months_in_commits_of_bounded_size_and_go_on_after_a_kill(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = made(archive, POLICY)
+    monkeypatch.setattr("aggregator.lakehouse.bronze.writer.FEW_DAYS", 99)
+    records.arrive([*range(4), *range(31, 37), 60])
+    sizes = Iceberg(archive.spark).file_sizes(records.table)
+    # As many as four days of February have.
+    monkeypatch.setattr("aggregator.lakehouse.warehouse.upkeep._COMMIT_BYTES", 4 * max(map(sum, sizes.values())))
+    rewritten, left = TableUpkeep._rewritten, 2
+
+    def killed(upkeep: TableUpkeep, rewrite: object, many: int) -> tuple[int, int]:
+        nonlocal left
+        if not left:
+            raise Interrupted
+        left -= 1
+        return rewritten(upkeep, rewrite, many)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(TableUpkeep, "_rewritten", killed)
+        with pytest.raises(Interrupted):
+            upkeep(records).compact(instant(60))
+    january, february = (date(2025, 1, 1), date(2025, 1, 4)), (date(2025, 2, 1), date(2025, 2, 4))
+    left_over = [(date(2025, *day), date(2025, *day)) for day in ((2, 5), (2, 6), (3, 2))]
+    assert sorted(records.files().values()) == [january, february, *left_over]
+    assert upkeep(records).compact(instant(60)) == (2, 1)
+    rest = date(2025, 2, 5), date(2025, 2, 6)
+    assert sorted(records.files().values()) == [january, february, rest, left_over[-1]]
+    assert records.days() == [*range(4), *range(31, 37), 60]
+
+
 def test_what_is_too_old_goes_by_the_day_out_of_a_file_of_a_month(archive: Archive) -> None:
     records = Records(archive, REGISTRATIONS)
     records.arrive(range(90))
