@@ -2,13 +2,14 @@
 
 Rules. Compaction makes new snapshots, which are recorded as a whole run's before any other is let go: readers and the
 next rollup go by the recorded ones. What a reader may still be reading stays for ``keep_snapshots`` after it was
-replaced. Registrations and quarantined records older than ``expire_after`` go by whole days; no derived table is made
-of them, so a full computation gives the same as before. So it does of watermarks that are folded after
+replaced. Registrations and quarantined records go that came before the midnight ``expire_after`` ago; no derived table
+is made of them, so a full computation gives the same as before. So it does of watermarks that are folded after
 ``fold_watermarks_after``. Advisories and imports are never too old: all else is made of them.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
 from itertools import groupby
 from typing import Any
@@ -122,19 +123,43 @@ class TableUpkeep:
     def forget(self, column: str, midnight: int) -> int:
         """Remove the rows whose ``column`` lies before ``midnight`` (microseconds); give how many there were.
 
-        Of files of days no file is written; of one that holds the month in which ``midnight`` lies, what stays of it.
+        Files whose rows are all too old go unread. Of one that holds ``midnight`` is written what stays of it.
         """
+        loaded, held = self._loaded(), self._iceberg.row_count(self._table)
         too_old = self._class("expressions.Expressions").lessThan(column, midnight)
-        files = self._loaded().newScan().filter(too_old).planFiles()
+        whole = self._class("expressions.StrictMetricsEvaluator")(loaded.schema(), too_old)
+        delete, are_whole = loaded.newDelete(), set[bool]()
+        files = loaded.newScan().filter(too_old).includeColumnStats([column]).planFiles()
         try:
-            if not files.iterator().hasNext():
-                return 0
+            for task in files.iterator():
+                is_whole = bool(whole.eval(task.file()))
+                are_whole.add(is_whole)
+                if is_whole:
+                    delete.deleteFile(task.file())
         finally:
             files.close()
-        held = self._iceberg.row_count(self._table)
-        old = f"{column} < timestamp_micros({midnight}L)"
-        self._spark.sql(f"DELETE FROM {self._table.identifier} WHERE {old}")  # noqa: S608 - our own names
+        if True in are_whole:
+            for name, value in self._properties.items():
+                delete.set(name, value)
+            delete.commit()
+        if False in are_whole:
+            old = f"{column} < timestamp_micros({midnight}L)"
+            with self._session_properties():
+                self._spark.sql(f"DELETE FROM {self._table.identifier} WHERE {old}")  # noqa: S608 - our own names
         return held - self._iceberg.row_count(self._table)
+
+    @contextmanager
+    def _session_properties(self) -> Iterator[None]:
+        """Have what SQL commits carry the properties too: it has no other way to say so."""
+        conf = self._spark.conf
+        names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self._properties.items()}
+        try:
+            for name, value in names.items():
+                conf.set(name, value)
+            yield
+        finally:
+            for name in names:
+                conf.unset(name)
 
     def expire(self, superseded_before: int, recorded: int | None = None) -> int:
         """Let go of the snapshots that were no longer the newest at an instant (milliseconds), with their files.

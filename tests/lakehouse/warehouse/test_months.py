@@ -185,7 +185,12 @@ def test_what_is_too_old_goes_by_the_day_out_of_a_file_of_a_month(archive: Archi
     records = Records(archive, REGISTRATIONS)
     records.arrive(range(90))
     assert len(records.files()) == 3
-    assert upkeep(records).forget("stored_at", BEGIN + 40 * DAY) == 40
+    with records.others_away(40):
+        # What goes as a whole is not read, nor what stays.
+        kept_up = TableUpkeep(archive.spark, REGISTRATIONS, {"muster.kept": "up"})
+        assert kept_up.forget("stored_at", BEGIN + 40 * DAY) == 40
+    snapshots = Iceberg(archive.spark).load(REGISTRATIONS).snapshots()
+    assert [snapshot.summary().get("muster.kept") for snapshot in snapshots] == [None, "up", "up"]
     assert records.days() == [*range(40, 90)]
     # The month that lost a part, and the one that lost none.
     assert sorted(records.files().values()) == [
