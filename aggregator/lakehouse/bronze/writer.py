@@ -32,6 +32,10 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUAR
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.windows import within
 
+_FEW_DAYS_OF_WATERMARKS = 60
+"""Those are folded by the file, and a file of a month waits for its last day, also where all but today's are a few late
+ones. Of as many days most wait to be folded anyway; of more, most can be folded at once."""
+
 
 class Counts(msgspec.Struct, frozen=True):
     """What became of the messages read: ``read`` = ``written`` + ``duplicates`` + ``quarantined``, always.
@@ -193,7 +197,7 @@ def _write(
     rows = new.staged.rows(spark, table) if new.staged else new.rows
     assert rows is not None
     present = spark.table(table.identifier).where(within(sorted(new.days), table.dated_by))
-    duplicate_count, by_day = 0, len(new.days) <= FEW_DAYS
+    duplicate_count, by_day = 0, len(new.days) <= (_FEW_DAYS_OF_WATERMARKS if table is WATERMARKS else FEW_DAYS)
     folded_days = days_folded(spark, new.days) if table is WATERMARKS else []
     if not folded_days and _are_all_different(rows, present, table):
         added = commits.append(rows, table, position, seen, by_day=by_day)

@@ -220,6 +220,9 @@ def test_a_month_is_folded_when_all_of_it_may_be(archive: Archive) -> None:
         (date(2025, 2, 1), date(2025, 2, 28)),
         (date(2025, 3, 1), date(2025, 3, 31)),
     ]
+    # A few late ones beside those of today keep no day back until the month is over.
+    assert records.arrive([91, 91.1, 91.2, 93, 95, 100]).written == 6
+    assert fold(spark, BEGIN + 94 * DAY, position) == 31 + 1
 
 
 def test_tables_of_days_come_to_months_though_upkeep_is_killed(
