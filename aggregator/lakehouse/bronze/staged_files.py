@@ -47,7 +47,7 @@ class StagedFiles(NamedTuple):
     @property
     def days(self) -> set[date]:
         """Name the days that files are of."""
-        return {date.fromisoformat(day) for file in self.files for day in file.days}
+        return {day for file in self.files for day in file.days}
 
     @property
     def last_archived(self) -> int:

@@ -10,6 +10,8 @@ a file system; elsewhere Spark reads and writes, which knows every kind of store
 import base64
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Self, TypeAlias
 from uuid import uuid4
@@ -30,7 +32,6 @@ from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 FEW_DAYS = 3
 """Of so many a run writes a file each, since their rows are many where a fleet is large: what one replaces or forgets
 are days. Of more it writes a file for each month, since each would have few."""
-_DAY, _MONTH = "%Y-%m-%d", "%Y-%m"
 _MOST_DIGITS = 18
 """Of what fits into a BIGINT whatever the digits are."""
 Fingerprints: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -65,7 +66,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     name: str
     partition: str
-    days: Sequence[str]
+    days: Sequence[date]
     row_count: int
 
 
@@ -192,21 +193,19 @@ class _OthersFile:
 
 
 def _stage(rows: pa.Table, place: Place) -> list[StagedFile]:
-    days = pc.strftime(rows["occurred_at"], format=_DAY)
+    days = rows["occurred_at"].cast(pa.date32())
     found = sorted(pc.unique(days).to_pylist())
-    if len(found) <= 1:
-        return [_write(rows, day, found, place) for day in found]
-    if len(found) <= FEW_DAYS:
-        return [_write(rows.filter(pc.equal(days, day)), day, [day], place) for day in found]
-    months = pc.strftime(rows["occurred_at"], format=_MONTH)
+    length = len("2026-11-26" if len(found) <= FEW_DAYS else "2026-11")
+    parts = {label: [*part] for label, part in groupby(found, key=lambda day: str(day)[:length])}
     return [
-        _write(rows.filter(pc.equal(months, month)), month, [day for day in found if day.startswith(month)], place)
-        for month in sorted(pc.unique(months).to_pylist())
+        _write(rows.filter(pc.is_in(days, pa.array(part, pa.date32()))) if len(parts) > 1 else rows, label, part, place)
+        for label, part in parts.items()
     ]
 
 
-def _write(rows: pa.Table, partition: str, days: Sequence[str], place: Place) -> StagedFile:
-    name = place.name_in(f"occurred_at={partition}")
+def _write(rows: pa.Table, partition: str, days: Sequence[date], place: Place) -> StagedFile:
+    kind = "month" if len(partition) == len("2026-11") else "day"
+    name = place.name_in(f"occurred_at_{kind}={partition}")
     # A dictionary of what differs in nearly every row takes more time, and more room, than to write it down.
     differ = ("sender_id", "event_id")
     texts = [field.name for field in rows.schema if field.type in (pa.string(), pa.large_string())]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,7 +113,13 @@ def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(
     hub.publish(dub1.new(f"n{number}", MIDNIGHT + (number - 8) * DAY) for number in range(6, 12))
     by_month = stage_slice(source_of(hub), "", place, (8, 13)).files
     assert [(file.partition, file.days[-1], file.row_count) for file in by_month] == [
-        ("2026-01", "2026-01-31", 2), ("2026-02", "2026-02-04", 4),
+        ("2026-01", date(2026, 1, 31), 2), ("2026-02", date(2026, 2, 4), 4),
+    ]  # fmt: skip
+    # As Iceberg names its directories: "occurred_at=" would say to other readers what that column is.
+    directories = [place.path(file.name).parent.name for file in (*files, *by_month)]
+    assert directories == [
+        "occurred_at_day=2026-01-31", "occurred_at_day=2026-02-01",
+        "occurred_at_month=2026-01", "occurred_at_month=2026-02",
     ]  # fmt: skip
     assert Place.of("s3://lake/advisories", schema, 0) is None
 
