@@ -37,6 +37,7 @@ class EmbeddedLink:
         self.port = self._held.number
         self.passed_bytes = 0
         self.stalled = False
+        self.is_cut = True
         self._server: asyncio.Server | None = None
         self._ends: set[_End] = set()
         self._dialling: set[asyncio.Task[None]] = set()
@@ -58,16 +59,22 @@ class EmbeddedLink:
 
     async def cut(self) -> None:
         """Close every connection and refuse new ones, until restored."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        self.is_cut = True
+        server, self._server = self._server, None
+        if server is not None:
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener)
         for task in self._dialling:
             task.cancel()
         for end in list(self._ends):
             end.abort()
         self.stalled = False
-        # Let the event loop close the sockets, so that whoever asks next is refused.
-        await asyncio.sleep(0)
+        # Let the event loop close the sockets, so that whoever asks next is refused. Whoever was accepted in this turn
+        # gets a transport in the next, for which asyncio needs the server open.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if server is not None:
+            server.close()
 
     def stall(self) -> None:
         """Accept connections and pass nothing, not even that one was closed, until restored."""
@@ -77,6 +84,7 @@ class EmbeddedLink:
 
     async def restore(self) -> None:
         """Pass again; a link that was stalled delivers what it held."""
+        self.is_cut = False
         if self._server is None:
             loop = asyncio.get_running_loop()
             self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self.port, reuse_address=True)
@@ -132,6 +140,10 @@ class _End(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         if RECEIVE_BUFFER:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+        if self.link.is_cut:
+            # It was accepted in the turn in which the link was cut.
+            self.transport.abort()
+            return
         self.link.add_end(self)
         if self.peer is None:
             self.pipe.hold()

@@ -57,6 +57,25 @@ async def closed(streams: Streams) -> None:
         await streams[1].wait_closed()
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_cut_closes_what_was_accepted_in_whichever_turn_of_the_loop(link: EmbeddedLink, turns: int) -> None:
+    with socket.create_connection(("127.0.0.1", link.port)) as client:
+        client.setblocking(False)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await link.cut()
+
+        def is_closed() -> bool:
+            try:
+                return client.recv(1) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        await until(is_closed, "it is closed", DEADLINE)
+
+
 async def test_bytes_pass_unchanged_in_both_directions(link: EmbeddedLink) -> None:
     streams = await opened(link)
     sent = bytes(range(256)) * 20_000

@@ -193,7 +193,7 @@ async def leader_of(site: Site, kind: str, name: str) -> str:
 async def group_of(site: Site, kind: str, name: str) -> dict[str, Any]:
     """Give the servers of a stream, or a consumer; nothing while none leads."""
     with contextlib.suppress(ApiError, RequestFailed):
-        return dict((await ask(site, f"{kind}.INFO.{name}"))["cluster"])
+        return dict((await ask(site, f"{kind}.INFO.{name}")).get("cluster") or {})
     return {}
 
 
