@@ -38,6 +38,7 @@ class EmbeddedLink:
         self.passed_bytes = 0
         self.stalled = False
         self.is_cut = True
+        self._changing = asyncio.Lock()
         self._server: asyncio.Server | None = None
         self._ends: set[_End] = set()
         self._dialling: set[asyncio.Task[None]] = set()
@@ -59,22 +60,25 @@ class EmbeddedLink:
 
     async def cut(self) -> None:
         """Close every connection and refuse new ones, until restored."""
-        self.is_cut = True
-        server, self._server = self._server, None
-        if server is not None:
-            for listener in server.sockets:
-                asyncio.get_running_loop().remove_reader(listener)
-        for task in self._dialling:
-            task.cancel()
-        for end in list(self._ends):
-            end.abort()
-        self.stalled = False
-        # Let the event loop close the sockets, so that whoever asks next is refused. Whoever was accepted in this turn
-        # gets a transport in the next, for which asyncio needs the server open.
-        for _ in range(2):
-            await asyncio.sleep(0)
-        if server is not None:
-            server.close()
+        async with self._changing:
+            self.is_cut = True
+            server, self._server = self._server, None
+            if server is not None:
+                for listener in server.sockets:
+                    asyncio.get_running_loop().remove_reader(listener)
+            for task in self._dialling:
+                task.cancel()
+            for end in list(self._ends):
+                end.abort()
+            self.stalled = False
+            # Let the event loop close the sockets, so that whoever asks next is refused. Whoever was accepted in this
+            # turn gets a transport in the next, for which asyncio needs the server open.
+            try:
+                for _ in range(2):
+                    await asyncio.sleep(0)
+            finally:
+                if server is not None:
+                    server.close()
 
     def stall(self) -> None:
         """Accept connections and pass nothing, not even that one was closed, until restored."""
@@ -84,10 +88,11 @@ class EmbeddedLink:
 
     async def restore(self) -> None:
         """Pass again; a link that was stalled delivers what it held."""
-        self.is_cut = False
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self.port, reuse_address=True)
+        async with self._changing:
+            self.is_cut = False
+            if self._server is None:
+                loop = asyncio.get_running_loop()
+                self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self.port, reuse_address=True)
         self.stalled = False
         for end in list(self._ends):
             if end.peer is None:

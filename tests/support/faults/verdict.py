@@ -90,6 +90,7 @@ def _sort(evidence: Evidence, verdict: Verdict) -> _Held:
     """Keep every record once, by its identity; whatever comes twice was not swallowed as it must be."""
     held = _Held()
     marks: dict[tuple[str, str, int], tuple[str, int, int]] = {}
+    first_told: set[tuple[str, str, int]] = set()
     ordinals: set[int] = set()
     for record in evidence.fleet:
         if record.subject == subjects.registration_subject(evidence.block_id):
@@ -100,10 +101,14 @@ def _sort(evidence: Evidence, verdict: Verdict) -> _Held:
             mark = wire.decode_watermark(record.payload)
             identity = (mark.agent, mark.boot_id, mark.observed_through_us)
             said = (mark.incarnation, mark.observed_since_us, mark.advisory_ordinal)
-            if marks.setdefault(identity, said) is not said:
-                # What keeps the next one from coming is said with the last one once more.
-                if mark.condition is UNSET or marks[identity] != said:
-                    verdict.duplicated.append(f"watermark {identity}")
+            is_again = marks.setdefault(identity, said) is not said
+            # What keeps the next one from coming is said with the last one once more; by an agent that was just
+            # started, with what the run before it had committed, which its own first one may end.
+            if marks[identity] != said or (mark.condition is UNSET and identity in first_told):
+                verdict.duplicated.append(f"watermark {identity}")
+            if mark.condition is UNSET:
+                first_told.add(identity)
+            if is_again:
                 continue
             held.watermarks.append(mark)
             missing = set(range(1, mark.advisory_ordinal + 1)) - ordinals

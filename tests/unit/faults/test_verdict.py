@@ -275,6 +275,15 @@ def test_the_last_watermark_may_be_said_again_with_what_keeps_the_next_one_back(
     assert found(judge(known)) == (False, comes_twice, False)
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_a_run_before_committed_may_be_said_before_the_watermark_that_ends_it(times: int) -> None:
+    known = evidence()
+    last = known.fleet.pop()
+    mark = msgspec.structs.replace(wire.decode_watermark(last.payload), condition="link_down")
+    known.fleet += [msgspec.structs.replace(last, payload=msgspec.json.encode(mark)), *[last] * times]
+    assert found(judge(known)) == (False, times > 1, False)
+
+
 @pytest.mark.parametrize(
     "harm",
     [
