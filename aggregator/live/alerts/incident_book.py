@@ -179,7 +179,8 @@ class SeenSite:
         self.expected_count = sum(each[state] for each in told for state in (UP, STALE, UNHEARD, LOST))
         self.stale_count = sum(each[STALE] for each in told)
         self.retired_count = sum(fleet.counts[number][RETIRED] for number in view.numbers_of(region, site))
-        self.known_until_us = min(fleet.blocks[number].known_until for number in numbers)
+        blocks = [fleet.blocks[number] for number in numbers]
+        self.known_until_us = min(block.watched_until or block.changed_at for block in blocks)
         self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
         planned = [number for number in numbers if view.maintenance(number) is not None]
         self.maintained = len(planned) == len(numbers)

@@ -213,6 +213,12 @@ class Block(msgspec.Struct, gc=False):
         return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
 
     @property
+    def watched_until(self) -> int:
+        """Give ``known_until``; where whole watermarks have vouched for no time yet, the instant that they are of."""
+        whole = (life.last.through for life in list(self.lives.values()) if life.last and not life.waiting)
+        return self.known_until or max(whole, default=0)
+
+    @property
     def newest(self) -> Life | None:
         """Give the life of the last watermark."""
         # Whoever asks may do so in another thread.

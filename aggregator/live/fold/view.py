@@ -246,7 +246,7 @@ class View:
             counts=self.counts(number),
             reason=self._reasons[number],
             observed_since_us=block.known_since,
-            known_until_us=block.known_until,
+            known_until_us=block.watched_until,
             heard_at_us=block.heard_at,
             ordinal=block.ordinal,
             missing_count=block.missing_count,
@@ -330,12 +330,12 @@ class View:
         if block.known_until < block.contested_until:
             return UnknownReason.CONTESTED
         if self._is_source_behind(block.region):
-            is_late = self.now - block.known_until > self.unknown_after
+            is_late = self.now - block.watched_until > self.unknown_after
             return UnknownReason.REGION_BEHIND if is_late else None
         # Whoever is blind for a moment, and not yet for so long that it is named, accuses nobody behind it.
         source = self.sourcing.sources.get(block.region, Source())
         heard_through = min(self.sourcing.caught_up_at, self.now - source.silent_us)
-        if heard_through - block.known_until <= self.unknown_after:
+        if heard_through - block.watched_until <= self.unknown_after:
             return None
         return _reason_at_site(block, is_silent=self.now - block.heard_at > self.unknown_after)
 

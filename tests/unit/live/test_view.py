@@ -119,6 +119,24 @@ def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: To
     assert told.view(KNOWN_UNTIL + MINUTE).reason(2) is UnknownReason.CLOCK
 
 
+def test_a_site_whose_first_watermark_vouches_for_no_time_is_not_missed_at_once(told: Told, tmp_path: Path) -> None:
+    block, begun_at = Block("eu-west", "fresh"), KNOWN_UNTIL + MINUTE
+    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    # A service that has read for a while.
+    book.look(told.view(begun_at - 30 * SECOND))
+    told.at(begun_at + SECOND, block.watermark(begun_at, begun_at))
+    view = told.view(begun_at + 2 * SECOND)
+    assert (told.fleet.blocks[1].known_until, view.reason(1), book.look(view)) == (0, None, [])
+    missed = told.view(begun_at + SECOND + AFTER + 1)
+    assert missed.reason(1) is UnknownReason.AGENT_SILENT
+    assert missed.site("eu-west", "fresh").since_us == begun_at
+    told.at(begun_at + 10 * SECOND, block.watermark(begun_at, begun_at + 10 * SECOND))
+    view = told.view(begun_at + 10 * SECOND)
+    assert (told.fleet.blocks[1].known_until, view.reason(1)) == (begun_at + 10 * SECOND, None)
+    assert not [each for each in book.look(view) if each.site == "fresh"]
+    book.close()
+
+
 def test_an_agent_that_catches_up_is_behind_and_not_silent(told: Told) -> None:
     block = Block("eu-west", "late")
     told.at(LATE, block.new("web1", START), block.watermark(START, START + MINUTE))
