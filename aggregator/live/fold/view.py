@@ -327,17 +327,18 @@ class View:
     def _reason_of(self, block: Block) -> UnknownReason | None:
         if self.is_hub_behind:
             return UnknownReason.HUB_BEHIND
-        if block.known_until < block.contested_until:
-            return UnknownReason.CONTESTED
+        contested = UnknownReason.CONTESTED if block.known_until < block.contested_until else None
         if self._is_source_behind(block.region):
             is_late = self.now - block.watched_until > self.unknown_after
-            return UnknownReason.REGION_BEHIND if is_late else None
+            return UnknownReason.REGION_BEHIND if is_late else contested
         # Whoever is blind for a moment, and not yet for so long that it is named, accuses nobody behind it.
         source = self.sourcing.sources.get(block.region, Source())
         heard_through = min(self.sourcing.caught_up_at, self.now - source.silent_us)
         if heard_through - block.watched_until <= self.unknown_after:
-            return None
-        return _reason_at_site(block, is_silent=self.now - block.heard_at > self.unknown_after)
+            return contested
+        if block.heard_at and self.now - block.heard_at > self.unknown_after:
+            return UnknownReason.AGENT_STOPPED if block.is_stopped else UnknownReason.AGENT_SILENT
+        return contested or _reason_at_site(block)
 
     def _is_source_behind(self, region: str) -> bool:
         source = self.sourcing.sources.get(region)
@@ -346,11 +347,9 @@ class View:
         return bool(source.error) or not 0 <= source.silent_us <= self.unknown_after
 
 
-def _reason_at_site(block: Block, *, is_silent: bool) -> UnknownReason:
+def _reason_at_site(block: Block) -> UnknownReason:
     if not block.heard_at:
         return UnknownReason.NEVER_VOUCHED
-    if is_silent:
-        return UnknownReason.AGENT_STOPPED if block.is_stopped else UnknownReason.AGENT_SILENT
     if block.put_back:
         return UnknownReason.PUT_BACK
     if block.claimed_through > block.heard_at + SKEW:

@@ -161,6 +161,7 @@ def test_two_agents_that_speak_at_once_are_contested_until_one_is_silent(told: T
     at = START + 30 * MINUTE
     told.at(at, one.watermark(START, START + 29 * MINUTE), other.watermark(START, START + 29 * MINUTE))
     assert told.view(at).reason(1) is UnknownReason.CONTESTED
+    assert told.view(at + HOUR).reason(1) is UnknownReason.AGENT_SILENT
     told.at(at + HOUR, one.watermark(START, at + HOUR))
     assert told.view(at + HOUR).reason(1) is None
 
