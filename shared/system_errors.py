@@ -6,11 +6,11 @@ from pathlib import Path
 def reason_of(error: OSError, named: Path | None = None) -> str:
     """Give the reason, behind the file's name unless the reader has just been told of ``named``.
 
-    >>> refusal(PermissionError(13, "Permission denied", "/var/lib/muster/agent.db.lock"))
+    >>> reason_of(PermissionError(13, "Permission denied", "/var/lib/muster/agent.db.lock"))
     '/var/lib/muster/agent.db.lock: permission denied'
-    >>> refusal(PermissionError(13, "Permission denied", "/var/lib/muster"), Path("/var/lib/muster"))
+    >>> reason_of(PermissionError(13, "Permission denied", "/var/lib/muster"), Path("/var/lib/muster"))
     'permission denied'
-    >>> refusal(OSError("nothing listens there"))
+    >>> reason_of(OSError("nothing listens there"))
     'nothing listens there'
     """
     if not error.strerror:

@@ -230,7 +230,7 @@ def is_usable(sender_id: str) -> bool:
 def _number_text(value: Any) -> str | None:
     """Write a number as the peer does, which knows senders by text: never with an exponent. None: it is no number.
 
-    >>> _written(1e3), _written(1.50), _written(None), _written(True)
+    >>> _number_text(1e3), _number_text(1.50), _number_text(None), _number_text(True)
     ('1000', '1.5', '', None)
     """
     if value is None:

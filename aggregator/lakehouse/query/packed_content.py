@@ -45,7 +45,7 @@ def unzip(text: str | None) -> Opened:
 def decode(text: str | None) -> Opened:
     r"""Open base64 of a file; lines may be broken, as MIME does.
 
-    >>> decode("eyJmYWN0cyI6\\nIHt9fQ==")
+    >>> decode("eyJmYWN0cyI6\nIHt9fQ==")
     Opened(content='{"facts": {}}', reason=None)
     """
     data = _bytes_of(text)

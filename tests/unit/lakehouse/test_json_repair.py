@@ -1,16 +1,13 @@
 """What senders wrote as nearly JSON becomes JSON; what is JSON, or nothing like it, is left alone."""
 
 import base64
-import doctest
 import gzip
 import json
 
 import pytest
 
-from aggregator.lakehouse.archive import json_repair
 from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.query.packed_content import unzip
-from shared import wire
 
 
 @pytest.mark.parametrize(
@@ -66,9 +63,3 @@ def test_body_within_an_envelope_is_repaired_where_it_stands() -> None:
 def test_what_was_zipped_is_repaired_too() -> None:
     zipped = base64.b64encode(gzip.compress(b'{"facts": {"town": "Orl\xe9ans", "load": NaN}}'))
     assert unzip(zipped.decode()).content == '{"facts":{"town":"Orléans","load":"NaN"}}'
-
-
-@pytest.mark.parametrize("module", [json_repair, wire])
-def test_examples_in_the_documentation_are_true(module: object) -> None:
-    results = doctest.testmod(module)  # type: ignore[arg-type]
-    assert (results.attempted > 0, results.failed) == (True, 0)

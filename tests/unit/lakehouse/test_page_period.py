@@ -1,8 +1,5 @@
 """The period of a page and the windows that it is cut into, and how its figures are written."""
 
-import doctest
-from importlib import import_module
-
 import pytest
 
 from aggregator.lakehouse.page.markup import element, join
@@ -117,10 +114,3 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     inner = element("b", "<&>", title='"')
     assert inner == '<b title="&quot;">&lt;&amp;&gt;</b>'
     assert join("<", inner, None, 5) == f"&lt;{inner}5"
-
-
-@pytest.mark.parametrize("name", ["period", "markup", "words", "heat_map", "fleet_curve"])
-def test_examples_in_the_documentation_are_true(name: str) -> None:
-    results = doctest.testmod(import_module(f"aggregator.lakehouse.page.{name}"))
-    assert results.attempted > 0
-    assert results.failed == 0
