@@ -3,7 +3,7 @@
 ``status``, ``status --check``, ``doctor``, ``/readyz``, ``/metrics`` and the log show conditions and nothing else, so
 none says well while another says ill. docs/reference/conditions.md is written from the catalogue (``make docs``).
 
-To add one: define a Kind here, and raise it through ``StatusBoard.condition``, or in ``usefulness`` where it follows
+To add one: define a Kind here, and raise it through ``StatusBoard.condition``, or in ``health.py`` where it follows
 from what is known there.
 """
 

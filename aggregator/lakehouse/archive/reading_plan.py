@@ -2,7 +2,7 @@
 
 The report stream is a mirror of the archive: the same sequences in both. What neither holds any more is lost, and only
 an operator may give it up. A mirror of what the archive was before it was created again or restored is refused as far
-as states tell; messages that are read tell the rest (``mirror_past``).
+as states tell; messages that are read tell the rest (``mirror.py``).
 """
 
 import re

@@ -4,7 +4,7 @@ A commit is one Iceberg snapshot: rows and position become visible together or n
 A snapshot's property goes with its snapshot when old ones are expired, so every whole run writes the positions as rows
 too. What a table stands for is the further of the two: a row is only ever written after its snapshot.
 
-Two jobs at once. Locks keep them apart (``job_lock``), but not where machines share a catalog that has none, or lose
+Two jobs at once. Locks keep them apart (``lock.py``), but not where machines share a catalog that has none, or lose
 the way to it. So a commit goes through only on what its job has seen: rows are added to a table to which nobody has
 added any since they were compared with it, and a run is recorded on the run that it went on from, with derived tables
 that nobody else has written since, or taken back. Of two jobs one is refused, and what it had added counts for the next

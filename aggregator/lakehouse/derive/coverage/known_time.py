@@ -1,9 +1,9 @@
 """Cut the time of each block of each site by what is known of it, and why the rest is not.
 
-Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``vouching.py`` says, but for time in
-which two agents spoke at once (``contests.py``). Plain Choria advisories have no watermarks: between the first and the
-last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all. Known time ends at
-``known_through``: a watermark of a clock ahead of ours vouches up to there.
+Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``watermark_coverage.py`` says, but
+for time in which two agents spoke at once (``contests.py``). Plain Choria advisories have no watermarks: between the
+first and the last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all. Known time
+ends at ``known_through``: a watermark of a clock ahead of ours vouches up to there.
 """
 
 from collections.abc import Mapping, Sequence
