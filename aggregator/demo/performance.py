@@ -13,7 +13,6 @@ from aggregator.demo.crew import crew, run_shown
 from aggregator.demo.directory import DemoDirectory, DirectoryTaken, shown
 from aggregator.demo.live import Aftermath, LivePart
 from aggregator.demo.outcome import Evidence, judge_all, promises
-from aggregator.demo.ports import free_ports
 from aggregator.demo.processes import CommandFailed
 from aggregator.demo.records import Audit, audit
 from aggregator.demo.scenario import REGIONS, SITES, Scenario
@@ -23,7 +22,7 @@ from aggregator.demo.summary import tell_outcome, tell_where_it_is
 from aggregator.demo.watch import HubWatch, NotInTime, watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.command_group import examples
-from shared.embedded.server import ServerFailed
+from shared.embedded.server import HeldPort, ServerFailed
 from shared.instants import SECOND
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 from shared.system_errors import reason_of
@@ -107,13 +106,14 @@ async def _play_whole(played: Scenario, directory: DemoDirectory, story: Story, 
     _introduce(story, played, directory, had_previous)
     story.chapter("Servers: a hub, two regions, three sites")
     async with servers(directory) as stage:
-        (port,) = free_ports(1)
-        directory.write_settings(played, stage.hub.url, stage.uplink_urls, stage.site_urls, f"127.0.0.1:{port}")
+        held = HeldPort("127.0.0.1")
+        address = f"127.0.0.1:{held.number}"
+        directory.write_settings(played, stage.hub.url, stage.uplink_urls, stage.site_urls, address)
         _show_servers(story, stage)
         await run_shown(story, "apply", muster("muster-aggregator", "apply", "--config", directory.topology_file))
         async with watching(stage, story) as watch, crew(directory, story) as hired:
             live = LivePart(played, directory, stage, hired, watch, story)
-            left = await _play(played, live, watch, story, f"http://127.0.0.1:{port}/")
+            left = await _play(played, live, watch, story, f"http://{address}/")
             story.chapter("Tables: Spark reads the hub's archive and works out who was up when")
             await _make_tables(directory, story)
             story.chapter("The truth: what the simulators wrote down, held against the tables")
@@ -123,7 +123,7 @@ async def _play_whole(played: Scenario, directory: DemoDirectory, story: Story, 
             if kept and stay:
                 await live.go_on()
                 story.text()
-                story.text(f"Agents and senders go on, and http://127.0.0.1:{port}/ shows them, until Ctrl-C.")
+                story.text(f"Agents and senders go on, and http://{address}/ shows them, until Ctrl-C.")
                 await asyncio.Event().wait()
     return kept
 

@@ -11,7 +11,6 @@ from nats.aio.client import Client
 
 from aggregator.demo import scenario
 from aggregator.demo.directory import DemoDirectory
-from aggregator.demo.ports import free_ports
 from aggregator.demo.scenario import REGIONS, SITES
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerFailed, ServerSettings
@@ -87,17 +86,14 @@ async def servers(directory: DemoDirectory) -> AsyncIterator[Stage]:
 
     Raise ServerFailed.
     """
-    ports = iter(free_ports(1 + len(SITES) + 3 * len(REGIONS)))
     async with AsyncExitStack() as stack:
 
         async def started(name: str, **settings: object) -> EmbeddedNats:
-            wanted = ServerSettings(name=name, store_dir=directory.server(name), port=next(ports), **settings)  # type: ignore[arg-type]
+            wanted = ServerSettings(name=name, store_dir=directory.server(name), **settings)  # type: ignore[arg-type]
             return await stack.enter_async_context(EmbeddedNats(wanted))
 
         async def linked(target_port: int) -> EmbeddedLink:
-            link = EmbeddedLink(target_port)
-            link.port = next(ports)
-            return await stack.enter_async_context(link)
+            return await stack.enter_async_context(EmbeddedLink(target_port))
 
         hub = await started(scenario.HUB, domain=scenario.HUB, leaf_port=0)
         hub_links = {region: await linked(hub.leaf_port) for region in REGIONS}

@@ -1,23 +1,18 @@
 """Start several real nats-servers as one JetStream cluster, for demos and tests.
 
-Servers of a cluster must know each other's ports before the first is healthy, so these cannot be left to the system as
-others are: they are picked below the range that the kernel gives away, and kept by a name that ends with this process.
+Servers of a cluster must know each other's ports before the first is healthy: they are held from the beginning.
 """
 
 import asyncio
-import random
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from shared.embedded.server import EmbeddedNats, ServerFailed, ServerSettings
+from shared.embedded.server import EmbeddedNats, HeldPort, ServerSettings
 
 CLUSTER_START_DEADLINE = 60.0
-_PORTS = range(12_000, 32_000)
-_ATTEMPTS = 1_000
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -39,10 +34,10 @@ class EmbeddedCluster:
     ) -> None:
         """``settle`` gives every server what they have in common beside the cluster: domain, accounts, leaf nodes."""
         self.name = name
-        self._kept = [_keep_port() for _ in members]
-        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port, _ in self._kept)
+        self._held = [HeldPort("127.0.0.1") for _ in members]
+        routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in self.route_ports)
         self.servers: dict[str, EmbeddedNats] = {}
-        for member, (port, _) in zip(members, self._kept, strict=True):
+        for member, port in zip(members, self.route_ports, strict=True):
             settings = settle(ServerSettings(name=member.name, store_dir=directory / member.name))
             tags = ", ".join(f'"{tag}"' for tag in member.tags)
             cluster = f'cluster {{ name: "{name}", listen: "127.0.0.1:{port}", pool_size: 1, routes: [{routes}] }}'
@@ -52,7 +47,7 @@ class EmbeddedCluster:
     @property
     def route_ports(self) -> tuple[int, ...]:
         """Where the servers meet each other."""
-        return tuple(port for port, _ in self._kept)
+        return tuple(held.number for held in self._held)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -70,28 +65,9 @@ class EmbeddedCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Kill every server, and give the ports back."""
+        """Kill every server."""
         await asyncio.gather(*(server.kill() for server in self.servers.values()))
-        for _, kept in self._kept:
-            kept.close()
 
     async def start(self, *names: str) -> None:
         """Start some of the servers, all at once: they are healthy only when most of the cluster is there."""
         await asyncio.gather(*(self.servers[name].start(CLUSTER_START_DEADLINE) for name in names))
-
-
-def _keep_port() -> tuple[int, socket.socket]:
-    """Pick a port on which nobody listens, and keep other clusters from it until the socket is closed."""
-    for _ in range(_ATTEMPTS):
-        port = random.choice(_PORTS)  # noqa: S311 - any port will do
-        kept = socket.socket(socket.AF_UNIX)
-        try:
-            kept.bind(f"\0muster-cluster-port-{port}")
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            kept.close()
-        else:
-            return port, kept
-    raise ServerFailed(f"no port is free between {_PORTS.start} and {_PORTS.stop}")

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from aggregator.demo.ports import free_ports
 from tests.support.agent.agent_process import COMMAND as AGENT
 from tests.support.agent.agent_process import AgentProcess
 from tests.support.documents.documents import examples
+from tests.support.nats.free_ports import free_ports
 from tests.support.topology.rendered import SERVERS, lay_out, muster, running_servers
 from tests.support.waiting import until
 

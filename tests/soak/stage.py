@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from aggregator.demo.ports import free_ports
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from tests.bench.children import Child
@@ -25,6 +24,7 @@ from tests.support.faults.stage import (
 )
 from tests.support.faults.supervised_agent import SupervisedAgent
 from tests.support.lakehouse.quick_spark import spark_block
+from tests.support.nats.free_ports import free_ports
 from tests.support.topology.aggregator_command import ran
 from tests.support.topology.regions import Federation, client_of, federation, stream
 from tests.support.topology.two_sites import PROGRAMS

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.demo.ports import free_ports
 from shared.identifiers import BlockId, Incarnation
 from shared.nats.connection import ConnectFailed, RequestFailed, connect
 from shared.wire import origin_header
 from tests.support.agent.agent_process import AgentProcess
 from tests.support.nats.certificates import Authority
+from tests.support.nats.free_ports import free_ports
 from tests.support.topology.leaf_intruder import hung_up, intruding
 from tests.support.topology.rendered import (
     CONNECT_DEADLINE,

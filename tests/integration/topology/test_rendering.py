@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.demo.ports import free_ports
+from tests.support.nats.free_ports import free_ports
 from tests.support.topology.rendered import (
     Rendered,
     assert_accepted,

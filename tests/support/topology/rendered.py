@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from aggregator.demo.ports import free_ports
 from shared.embedded.server import dies_with, find_command
 from shared.nats.client import EdgeClient
 from shared.nats.connection import LinkEvent, LinkState, connect
@@ -23,6 +22,7 @@ from shared.nats.jetstream_api import request_json
 from shared.nats.settings import AuthSettings, ConnectionSettings, TlsSettings
 from shared.settings import FilePath
 from tests.support.agent.agent_process import AgentProcess
+from tests.support.nats.free_ports import free_ports
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
