@@ -65,7 +65,7 @@ LAKEHOUSE: dict[str, Measure] = {
     **lakehouse_year.MEASURES,
     **lakehouse_import.MEASURES,
 }
-LONGER = ("pair", "accuracy", "probes", "live-100k", "live-10k", "year")
+LONGER = ("pair", "accuracy", "probes", "live-100k", "live-10k", "live-hour", "year")
 """Spark's start, a pair's, real troubles and quiet would each take a third of what the quick run may take."""
 GROUPS = {"lakehouse": tuple(LAKEHOUSE)}
 ROOT = Path(__file__).resolve().parents[2]

@@ -95,7 +95,52 @@ async def live(options: Options, full: int = 1_000_000, name: str = "live") -> T
     return Table(name, f"{count:,} senders shown live", options.command(name), rows, notes=notes)
 
 
+async def live_hour(options: Options) -> Table:
+    """Show 10,000 senders to many browsers while one of each site falls silent or comes back every two seconds."""
+    seconds = options.size(3_600, 20)
+    directory = options.directory / "live-hour"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    async with EmbeddedNats(ServerSettings(name="hub", store_dir=directory / "hub")) as server:
+        archive = _Archive(server.url, 10_000)
+        await archive.create()
+        service = _Service(directory, server.url)
+        service.start()
+        try:
+            await service.through(archive.last)
+            async with listening(service.port, "", BROWSERS) as listeners:
+                ends_at, resident, latencies = time.perf_counter() + seconds, list[float](), list[float]()
+                while time.perf_counter() < ends_at:
+                    await archive.change()
+                    latencies += await asyncio.to_thread(service.pages, 10)
+                    resident.append(service.child.resident())
+                    await asyncio.sleep(2)
+                await service.through(archive.last)
+                newest = max(each.heard[-1] for each in listeners[Pace.ON])
+        finally:
+            await service.kill()
+    for each in listeners[Pace.ON]:
+        if each.heard != [*range(each.heard[0], each.heard[-1] + 1)] or each.heard[-1] < newest - 1:
+            raise RecordsLost(f"one that read on was told {len(each.heard)} events up to {each.heard[-1]} of {newest}")
+    first, last = resident[len(resident) // 10], resident[-1]
+    rows = [
+        Row("events told to each that read on", "", newest),
+        Row("an event, from the first of those that read on to the last", "s", _behind(listeners[Pace.ON])),
+        Row("a page of 100 senders, 99th percentile", "ms", _late(sorted(latencies))),
+        Row("resident memory after a tenth of the time", "MB", first),
+        Row("resident memory at the end", "MB", last, None, first * 1.1, "less"),
+        Row(
+            "slow ones that were cut, and those that stood still",
+            "",
+            sum(each.is_dropped for each in _others(listeners)),
+        ),
+    ]
+    title = f"10,000 senders shown to {sum(BROWSERS.values())} browsers for {seconds:,} s, 10 changes every 2 s"
+    return Table("live-hour", title, options.command("live-hour"), rows)
+
+
 MEASURES: dict[str, Callable[[Options], Coroutine[Any, Any, Table]]] = {
+    "live-hour": live_hour,
     "live": live,
     "live-100k": partial(live, full=100_000, name="live-100k"),
     "live-10k": partial(live, full=10_000, name="live-10k"),
@@ -104,6 +149,10 @@ MEASURES: dict[str, Callable[[Options], Coroutine[Any, Any, Table]]] = {
 
 def _late(latencies: Sequence[float]) -> float:
     return latencies[int(len(latencies) * 0.99)] * 1e3
+
+
+def _others(listeners: dict[Pace, list[Listener]]) -> list[Listener]:
+    return [*listeners[Pace.SLOWLY], *listeners[Pace.NOT]]
 
 
 def _behind(listeners: Iterable[Listener]) -> float:
@@ -122,7 +171,7 @@ class _Archive:
         self._connection = ConnectionSettings(servers=(url,))
         self._blocks = [Block("eu-west", f"site{number}") for number in range(max(1, count // SENDERS_OF_SITE))]
         self._at = time.time_ns() // 1_000 - 30 * MINUTE
-        self._stale_of_each = self.last = 0
+        self._stale_of_each = self._change_count = self.last = 0
 
     async def create(self) -> None:
         async with await connect(self._connection, name="bench", deadline=60.0) as client:
@@ -138,6 +187,19 @@ class _Archive:
             await self._publish(
                 client, (block.stale(_name(block, n), self._at) for block in self._blocks for n in range(begin, end))
             )
+
+    async def change(self) -> None:
+        """Have one more sender of each site be stale; the next time it comes back."""
+        self._change_count, number = self._change_count + 1, self._change_count // 2
+        comes_back, now = self._change_count % 2 == 0, time.time_ns() // 1_000
+        async with await connect(self._connection, name="bench", deadline=60.0) as client:
+            messages = (
+                block.recovered(_name(block, number), now)
+                if comes_back
+                else block.stale(_name(block, number), self._at)
+                for block in self._blocks
+            )
+            await self._publish(client, messages)
 
     def _news(self) -> Iterator[Message]:
         for block in self._blocks:
