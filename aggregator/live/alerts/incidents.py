@@ -296,7 +296,8 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     return msgspec.structs.replace(
         incident,
-        reason=seen.reason or incident.reason,
+        # A place on its way back has reasons that were never its cause: a region's agents are silent until it is read.
+        reason=(not seen.clear and seen.reason) or incident.reason,
         known_until_us=seen.now_us,
         node_count=seen.node_count,
         expected_count=seen.expected_count,

@@ -159,17 +159,20 @@ def words(incident: Incident) -> Words:
     """
     place = incident.site or incident.region or "the hub"
     since = f"since {format_instant(incident.started_at_us)}"
+    count = incident.node_count if incident.clear_since_us is None else incident.most_count
     if incident.cause is Cause.ALONE:
         what = f"only one agent of its pair is ready {since}, and nobody takes over from it"
     elif incident.cause is Cause.STALE:
-        what = f"{incident.node_count:,} of {incident.expected_count:,} stale {since}"
+        what = f"{count:,} of {incident.expected_count:,} stale {since}"
         what += f", known until {format_instant(incident.known_until_us)}"
     else:
-        sites = "" if incident.site else f", {incident.node_count:,} of {incident.expected_count:,} sites"
+        sites = "" if incident.site else f", {count:,} of {incident.expected_count:,} sites"
         what = f"unknown {since} ({incident.reason.replace('_', ' ')}{sites})"
     if incident.ended_at_us is not None:
         how = {"retired": "nobody is expected there any more"}.get(incident.outcome or "", "over")
         what += f"; {how} since {format_instant(incident.ended_at_us)}"
+    elif incident.clear_since_us is not None:
+        what += f"; over since {format_instant(incident.clear_since_us)}, unless it returns"
     listed = [visible(node)[:64] for node in incident.nodes[:_MOST_LISTED]]
     more = incident.most_count - len(listed)
     return Words(f"{place}: {what}", ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))

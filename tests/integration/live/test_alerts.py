@@ -280,6 +280,15 @@ def test_an_incident_reads_as_a_sentence() -> None:
     assert words(lost).title == "eu: unknown since 2026-11-26T10:42:00Z (region behind, 2 of 3 sites)"
 
 
+def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_left() -> None:
+    at = parse_instant("2026-11-26T10:42:00Z")
+    clear = an_incident(at, known_until_us=at + 2 * MINUTE, node_count=0, clear_since_us=at + MINUTE)
+    began = "dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
+    assert words(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
+    ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=Outcome.RECOVERED)
+    assert words(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
+
+
 @pytest.fixture
 async def alertmanager(tmp_path: Path) -> AsyncIterator[tuple[str, Inbox]]:
     program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")

@@ -242,6 +242,15 @@ def test_a_region_that_catches_up_is_lost_until_its_sites_are_known() -> None:
     assert (list(watch.open), watch.open[REGION].reason) == ([REGION], "agent_behind")
 
 
+def test_what_a_place_says_on_its_way_back_was_not_its_cause() -> None:
+    watch = Watch()
+    cut = Site(unknown="region_behind")
+    watch.see(cut, now=NOON + 2 * MINUTE)
+    watch.see(msgspec.structs.replace(cut, unknown="agent_silent"), now=NOON + 3 * MINUTE)
+    watch.see(Site(known_until_us=NOON + 6 * MINUTE))
+    assert [(each.key, each.reason) for each in watch.ended] == [(REGION, "region_behind")]
+
+
 def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
     watch = Watch()
     began = NOON + 60 * MINUTE

@@ -19,7 +19,7 @@ export function incidentCard(incident, level = "h3") {
   const place = incident.site ? link(siteAddress(incident.region, incident.site), named(incident.site, 60)) : incident.region ? h("span", {}, "region ", named(incident.region, 60)) : "The hub";
   const stale = incident.cause === "stale";
   const over = Boolean(incident.ended_at_us);
-  const count = over ? incident.most_count : incident.node_count;
+  const count = incident.clear_since_us ? incident.most_count : incident.node_count;
   const what = incident.cause === "alone"
     ? ": only one agent of its pair is ready, nobody takes over from it"
     : stale
@@ -31,12 +31,12 @@ export function incidentCard(incident, level = "h3") {
   return h(
     "article",
     { class: `incident is-${over ? "retired" : stale ? "stale" : "unknown"}${incident.clear_since_us ? " is-clear" : ""}` },
-    shape(over ? "retired" : stale ? "stale" : "unknown"),
+    shape(over ? (incident.outcome === "retired" ? "retired" : "up") : stale ? "stale" : "unknown"),
     h(
       "div",
       {},
       h(level, {}, place, what),
-      h("p", {}, "since ", instant(incident.started_at_us), ...ended, ...(over || !stale ? [] : ["; known until ", instant(incident.known_until_us)]), incident.clear_since_us && !over ? ["; gone since ", instant(incident.clear_since_us)] : ""),
+      h("p", {}, "since ", instant(incident.started_at_us), ...ended, ...(over || !stale ? [] : ["; known until ", instant(incident.known_until_us)]), incident.clear_since_us && !over ? ["; over since ", instant(incident.clear_since_us), ", unless it returns"] : ""),
       names.length ? h("p", { class: "nodes" }, names.map((node, at) => [at ? ", " : "", incident.site ? named(node, 40) : link(incident.region ? siteAddress(incident.region, node) : `/sites?${new URLSearchParams({ search: node })}`, named(node, 40))]), more > 0 ? ` and ${number(more)} more` : "") : null,
     ),
   );
