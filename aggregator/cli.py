@@ -112,14 +112,17 @@ def check_config(config_path: Path | None, topology_path: Path | None) -> None:
     if config_path is not None:
         settings = config.load(config_path)
         echo(f"{config_path}: good")
-        echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}")
+        echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}", prose=True)
     if topology_path is not None:
         topology = topology_commands.load(topology_path)
         echo(f"{topology_path}: good")
-        echo(f"  hub: {', '.join(topology.hub.servers)}; domain: {topology.hub.domain or 'its own'}")
+        echo(f"  hub: {', '.join(topology.hub.servers)}; domain: {topology.hub.domain or 'its own'}", prose=True)
         for region in topology.regions:
             sites = [site.name for site in topology.sites if site.region == region.name]
-            echo(f"  region {region.name} in domain {region.jetstream_domain}: {', '.join(sites) or 'no sites named'}")
+            echo(
+                f"  region {region.name} in domain {region.jetstream_domain}: {', '.join(sites) or 'no sites named'}",
+                prose=True,
+            )
 
 
 cli.add_command(completion_command("muster-aggregator", lambda: cli))

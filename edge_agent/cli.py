@@ -98,15 +98,16 @@ def check_config(config_path: Path) -> None:
 
     settings = agent.load(config_path)
     echo(f"{config_path}: good")
-    echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}")
+    echo(f"  site {settings.site}, region {settings.region}, agent {settings.agent_name}", prose=True)
     for block in settings.stream:
         source = ", ".join(block.source.servers)
-        echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}")
+        echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}", prose=True)
     if settings.pair.members:
         echo(
-            f"  pair: {' and '.join(settings.pair.members)}, takeover after {toml_value(settings.pair.takeover_after)}"
+            f"  pair: {' and '.join(settings.pair.members)}, takeover after {toml_value(settings.pair.takeover_after)}",
+            prose=True,
         )
-    echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}")
+    echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}", prose=True)
     echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 
 
@@ -137,10 +138,10 @@ def status(config_path: Path, as_json: bool, check: bool) -> None:
         try:
             report = read_status(path)
         except StoreUnreadable as error:
-            echo(str(error))
+            echo(str(error), prose=True)
             sys.exit(2)
         wrong = report.conditions
-        echo("\n".join(condition.line(now()) for condition in wrong) or "useful")
+        echo("\n".join(condition.line(now()) for condition in wrong) or "useful", prose=True)
         sys.exit(0 if not wrong else 1 if report.has_process else 2)
     report = read_status(path)
     echo(json_text(report) if as_json else render_status(report, width()))

@@ -120,8 +120,8 @@ def completion_command(program: str, root: Callable[[], click.Command]) -> click
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             raise click.ClickException(f"{path}: cannot be written: {error.strerror}") from error
-        echo(f"{path}: written; a new {shell} completes {program}")
+        echo(f"{path}: written; a new {shell} completes {program}", prose=True)
         if shell == "zsh":
-            echo("where ~/.zshrc does not say so yet, add before compinit: fpath=(~/.zfunc $fpath)")
+            echo("where ~/.zshrc does not say so yet, add before compinit: fpath=(~/.zfunc $fpath)", prose=True)
 
     return completion

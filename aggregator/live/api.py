@@ -171,7 +171,10 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SenderRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One sender in a list. ``told`` is what its last advisory said, also where it is unknown now."""
+    """One sender in a list. ``last_state`` is what its last advisory said, also where it is unknown now.
+
+    ``last_seen_us``: the last time that it was heard before that advisory. Of one that is up, the hub hears no later.
+    """
 
     region: str
     site: str

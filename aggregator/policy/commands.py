@@ -176,7 +176,9 @@ def show(config_path: Path, as_json: bool) -> None:
         return
     echo(pages.show(held.book, taken, held.now, width()))
     if held.unread:
-        echo(f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand")
+        echo(
+            f"\n{held.unread} revisions are not understood: a newer muster wrote them, or somebody by hand", prose=True
+        )
 
 
 @policy.command(epilog=examples("muster-aggregator policy history"))

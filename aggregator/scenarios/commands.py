@@ -91,7 +91,7 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
     wrong = sum(not step.holds for step in narrator.steps)
     echo(f"\n{len(narrator.steps)} steps, {f'{wrong} of them came otherwise' if wrong else 'all as described'}")
     if directory is not None:
-        echo(f"{directory} keeps settings, stores and maps")
+        echo(f"{directory} keeps settings, stores and maps", prose=True)
     raise SystemExit(1 if wrong else 0)
 
 

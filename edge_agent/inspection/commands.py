@@ -247,7 +247,7 @@ def drop(config_path: Path, own_path: Path | None, lane: str, stream: str, yes: 
     dropped = asyncio.run(drop_registrations(path, stream))
     left, _ = _backlog(path, lane, stream)
     stayed = f"; {left:,} stay: they are on their way to the region, or came meanwhile" if left else ""
-    echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}")
+    echo(f"{dropped.rows:,} registrations ({format_size(dropped.size)}) dropped{stayed}", prose=True)
 
 
 def _confirm(question: str, *, is_sure: bool) -> None:
@@ -261,7 +261,7 @@ def _export(target: Path, write: Callable[[IO[bytes]], int]) -> None:
     if str(target) == "-":
         write(sys.stdout.buffer)
     else:
-        echo(f"{export_outbox(target, write):,} records written to {target}")
+        echo(f"{export_outbox(target, write):,} records written to {target}", prose=True)
 
 
 def _backlog(path: Path, lane: str, stream: str) -> tuple[int, int]:

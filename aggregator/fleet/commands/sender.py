@@ -45,10 +45,10 @@ def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: s
         echo(json_text([told_whole[0] | {"facts": msgspec.to_builtins(facts)}] if facts else told_whole))
         return
     for place, story in enumerate(stories):
-        echo("\n" * (place > 0) + "\n".join(lines(story)))
+        echo("\n" * (place > 0) + "\n".join(lines(story)), prose=True)
     if facts is not None:
         stored_at = format_instant(facts.archived_at_us)
-        echo(f"\nlast sample stored {stored_at} ({facts.reason}, {facts.size:,} bytes): --json has it")
+        echo(f"\nlast sample stored {stored_at} ({facts.reason}, {facts.size:,} bytes): --json has it", prose=True)
 
 
 def _facts(client: LiveClient, found: SenderRow) -> SenderFacts | None:
@@ -69,7 +69,9 @@ def lines(story: SenderStory) -> Iterator[str]:
     since = f" since {format_instant(found.since_us)}" if found.since_us else ""
     known = f", known until {format_instant(found.known_until_us)}" if found.known_until_us else ""
     why = f" ({found.reason})" if found.reason else ""
-    yield f"{found.state}{why}{since}{known}; last seen {format_instant(found.last_seen_us)}"
+    # Of one that is up, the hub knows when it came and that it has not been missed, not when it was heard last.
+    heard = "" if found.last_state is State.UP else f"; last seen {format_instant(found.last_seen_us)}"
+    yield f"{found.state}{why}{since}{known}{heard}"
     if found.state is State.UNKNOWN:
         yield f"what was told of it last: {found.last_state}"
     for each in story.maintenance:

@@ -36,7 +36,7 @@ def top(*, config_path: Path, url: str | None, once: bool, every: int, as_json: 
         echo(json_text({"fleet": client.get("fleet", FleetView), "sites": sites.sites}))
         return
     if once or not sys.stdout.isatty():
-        echo("\n".join(screen(client, width(), 1_000)))
+        echo("\n".join(screen(client, width(), 1_000)), prose=True)
         return
     from rich.console import Console
     from rich.live import Live
@@ -56,9 +56,10 @@ def top(*, config_path: Path, url: str | None, once: bool, every: int, as_json: 
 def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
     """Give the lines of one look, as many as there is room for."""
     fleet = client.get("fleet", FleetView)
-    page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(rows - 7, 1_000)))
-    yield f"{_counted(fleet)}   at {format_instant(fleet.now_us - fleet.now_us % SECOND)} (hub)"
+    page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(rows - 8, 1_000)))
+    yield _counted(fleet)
     yield fleet.trust
+    yield f"at {format_instant(fleet.now_us - fleet.now_us % SECOND)}, by the hub's clock"
     yield ""
     yield format_table(_COLUMNS, page.sites, columns)
     if page.total > len(page.sites):

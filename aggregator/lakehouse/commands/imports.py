@@ -264,7 +264,8 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
             f"{path}: {staged.row_count:,} rows, {staged.quarantined_count:,} of them to be quarantined;"
             f" {_range(staged)}; the first:"
             f" region {first.sender.region}, site {first.sender.site}{groups}, sender {first.sender.sender_id},"
-            f" {first.state} from {format_instant(first.started_at)} {end}"
+            f" {first.state} from {format_instant(first.started_at)} {end}",
+            prose=True,
         )
         _tell_quarantined(staged, mapping)
 
@@ -279,15 +280,19 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
     counts = result.counts
     echo(
         f"read {counts.read:,} = written {counts.written:,} + duplicates {counts.duplicates:,}"
-        f" + quarantined {counts.quarantined:,}"
+        f" + quarantined {counts.quarantined:,}",
+        prose=True,
     )
     if counts.zero_length:
-        echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length")
+        echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length", prose=True)
     for staged in result.files:
         echo(f"{staged.file}: {_range(staged)}", prose=True)
         _tell_quarantined(staged, mapping)
     if result.waiting_from is not None:
-        echo(f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it")
+        echo(
+            f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it",
+            prose=True,
+        )
     echo(f"took {format_duration(round(result.seconds * 1e6))}")
 
 
@@ -299,7 +304,7 @@ def _tell_quarantined(staged: "Staged", mapping: Mapping) -> None:
     from aggregator.lakehouse.imports.staging import remedy
 
     for reason, count in staged.reasons.items():
-        echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}")
+        echo(f"  {staged.file}: {count:,} {reason}, the first in {staged.examples[reason]}{remedy(reason)}", prose=True)
     if staged.ambiguous_count:
         taken = "quarantined" if mapping.ambiguous == "quarantine" else f"taken as --ambiguous {mapping.ambiguous} says"
         echo(

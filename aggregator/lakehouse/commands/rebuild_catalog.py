@@ -32,4 +32,4 @@ def rebuild_catalog(config_path: Path) -> None:
     for path in made.unreadable:
         echo(f"{path} cannot be read: its table goes by the state before", err=True)
     kept = f"; the old file is {made.kept}" if made.kept is not None else ""
-    echo(f"catalog.db names {len(made.tables)} tables{kept}; run muster-aggregator rollup next")
+    echo(f"catalog.db names {len(made.tables)} tables{kept}; run muster-aggregator rollup next", prose=True)

@@ -69,4 +69,4 @@ def report_html(config_path: Path, output: Path, by: str, last: str | None, **ch
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise click.ClickException(f"{output}: cannot be written: {error.strerror}") from error
-    echo(f"{output}: {format_size(len(page.encode()))}")
+    echo(f"{output}: {format_size(len(page.encode()))}", prose=True)

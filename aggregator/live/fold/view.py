@@ -321,7 +321,8 @@ class View:
         if unknown_sites == count:
             return "no site is current"
         if unknown_sites:
-            return f"{unknown_sites} of {count} sites are unknown, all others are current"
+            verb = "is" if unknown_sites == 1 else "are"
+            return f"{unknown_sites} of {count} sites {verb} unknown, all others are current"
         return f"all {count} sites are current" if count > 1 else "its one site is current"
 
     def _reason_of(self, block: Block) -> UnknownReason | None:

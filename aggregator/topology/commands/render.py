@@ -46,9 +46,12 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
         raise click.ClickException(f"{error.filename}: cannot be read or written: {error.strerror}") from error
     written = [path.relative_to(place.root) for path in place.written]
     for line in (*written, *reload_steps):
-        echo(line)
+        echo(line, prose=True)
     if any(path.parts[0] == KEYS for path in written):
-        echo(f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers")
+        echo(
+            f"{directory / KEYS} holds secrets: give each to whom it belongs, and keep the rest away from servers",
+            prose=True,
+        )
         authority = f" and {directory / KEYS / AUTHORITY}" if topology.render.encrypt else ""
         made = {str(path) for path in written}
         for site in topology.sites:
@@ -58,4 +61,4 @@ def render(config_path: Path, directory: Path, make_keys: bool, make_certificate
                 parts[key] = f"{directory / key}{authority} to its {user}"
             given = [to for file, to in parts.items() if file in made]
             if given:
-                echo(f"for {site.name}: {'; '.join(given)}")
+                echo(f"for {site.name}: {'; '.join(given)}", prose=True)

@@ -110,6 +110,8 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         recovered = [dub1.recovered(f"web{number}", now()) for number in range(12)]
         hub.publish([*recovered, dub1.watermark(at, now())])
         expect(page.locator("h1")).to_have_text("40 of 60 senders up, 20 in maintenance.")
+        expect(page.locator(".incident")).to_contain_text("dub1: 12 of 20 stale")
+        expect(page.locator(".incident")).to_contain_text("unless it returns")
         ends_at = time.monotonic() + DEADLINE / 1_000
         while page.locator("#wrong").inner_text() != "No open incident":
             # Its time of being clear is that of its own watermarks.
@@ -136,6 +138,8 @@ def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
         page.locator('[data-site="eu-west/dub1"]').click()
         expect(page.locator(".note.is-unknown")).to_contain_text("agent catching up")
         expect(page.locator(".rows tbody tr[aria-rowindex]").first).to_contain_text("was up")
+        # The hub does not hear every word of one that is up: when it came is not when it was heard last.
+        expect(page.locator(".rows tbody time")).to_have_count(5)
         hub.publish([dub1.watermark(at, now())])
         expect(page.locator("h1")).to_contain_text("All 5 senders are up.")
         expect(page.locator(".note.is-unknown")).to_have_count(0)
@@ -144,7 +148,7 @@ def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
 def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Browser, tmp_path: Path) -> None:
     at = now() - HOUR
     dub1 = Block("eu-west", "dub1")
-    harm = sample(dub1, HOSTILE[0], 1, b'{"os": "<img src=x onerror=alert(1)>\xe2\x80\xae"}')
+    harm = sample(dub1, HOSTILE[0], 1, b'{"data": "{\\"os\\": \\"<img src=x onerror=alert(1)>\xe2\x80\xae\\"}"}')
     hub.publish([*(dub1.new(name, at) for name in HOSTILE), harm, dub1.watermark(at, now())])
     with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
         page = reader.open("/sites/eu-west/dub1")

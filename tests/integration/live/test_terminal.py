@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -9,7 +10,10 @@ from shared.instants import MINUTE
 from tests.integration.live.test_facts import sample
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import serving
+from tests.support.pseudo_terminal import shown_at_terminal
 from tests.support.topology.aggregator_command import muster, ran
+
+AGGREGATOR = [sys.executable, "-c", "from aggregator.cli import main; main()"]
 
 
 async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path) -> None:
@@ -29,14 +33,19 @@ async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path
             asked = ["--config", str(tmp_path / "aggregator.toml"), "--url", f"http://127.0.0.1:{service.port}"]
             lines = (await ran("top", *asked, "--once")).splitlines()
             assert lines[0].startswith("+ 0 up   ! 1 stale   ? 1 unknown   ~ 0 maintenance")
-            assert lines[1] == "1 of 2 sites are unknown, all others are current"
-            assert [line.split()[:3] for line in lines[4:]] == [
+            assert lines[1] == "1 of 2 sites is unknown, all others are current"
+            assert [line.split()[:3] for line in lines[5:]] == [
                 ["!", "eu-west.dub1", "stale"], ["?", "eu-west.ber1", "unknown"]
             ]  # fmt: skip
-            assert "unknown (agent_behind)" in lines[5]
+            assert "unknown (agent_behind)" in lines[6]
             story = await ran("sender", *asked, "web1")
             assert story.splitlines()[0] == "web1  at eu-west.dub1.nodes"
             assert [line.split()[1] for line in story.splitlines()[-2:]] == ["stale", "new"]
+            # Of one that is stale it is known when it was heard last, of one that is up only since when.
+            assert "; last seen " in story
+            assert "; last seen " not in await ran("sender", *asked, "db1")
+            shown = await asyncio.to_thread(shown_at_terminal, [*AGGREGATOR, "sender", *asked, "web1"])
+            assert max(map(len, shown.splitlines())) <= 80
             (told,) = json.loads(await ran("sender", *asked, "web1", "--json"))
             assert [each["kind"] for each in told["advisories"]] == ["stale", "new"]
             await asyncio.to_thread(hub.publish, [sample(dub1, "web1", 1, b'{"os": "Debian"}')])

@@ -38,7 +38,7 @@ export function senderPage(root, { parameters }) {
     facts.replaceChildren(
       ...fact("State", stateMark(row.state)),
       ...fact("Since", h("span", {}, instant(row.since_us), age > 0 ? ` (${duration(age)})` : "")),
-      ...fact("Last heard", instant(row.last_seen_us)),
+      ...(row.last_state === "up" ? [] : fact("Last heard", instant(row.last_seen_us))),
       ...fact("Known until", instant(row.known_until_us)),
       ...fact("Stream block", h("span", {}, named(block, 40), story.block.agent ? [", watched by ", named(story.block.agent, 40)] : "")),
     );
@@ -102,11 +102,21 @@ export function senderPage(root, { parameters }) {
   };
 }
 
+/** Choria's adapters wrap a registration into a text: show the JSON in it. */
+function unfolded(_, value) {
+  if (typeof value !== "string" || !/^[{[]/.test(value)) return value;
+  try {
+    return JSON.parse(value);
+  } catch {
+    return value;
+  }
+}
+
 /** Write a body as lines, each with what hides or turns a text written out. */
 function inLines(text) {
   let lines = text;
   try {
-    lines = JSON.stringify(JSON.parse(text), null, 2);
+    lines = JSON.stringify(JSON.parse(text, unfolded), null, 2);
   } catch {
     // It is shown as it is.
   }

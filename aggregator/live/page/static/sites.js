@@ -39,7 +39,7 @@ const COLUMNS = {
   sender: { title: "Sender", class: "name-cell", cell: (row) => link(senderAddress(row), named(row.sender)) },
   place: { title: "Site", cell: (row) => link(siteAddress(row.region, row.site), named(row.site, 40)) },
   since: { title: "Since", class: "time-cell", cell: (row) => instant(row.since_us) },
-  seen: { title: "Last heard", class: "time-cell spare", cell: (row) => instant(row.last_seen_us) },
+  seen: { title: "Last heard", class: "time-cell spare", cell: (row) => (row.last_state === "up" ? "" : instant(row.last_seen_us)) },
   why: { title: "Why", class: "spare", cell: (row) => (row.reason ? `${reason(row.reason)}; was ${row.last_state}` : "") },
 };
 
