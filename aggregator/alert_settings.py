@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Meta
 
 from shared.settings import Duration, FilePath, Settings, SettingsError
+from shared.system_errors import reason_of
 
 
 class IncidentSettings(Settings, frozen=True):
@@ -53,10 +54,13 @@ class AddressSettings(Settings, frozen=True):
         """Give the address; raise SettingsError where its file cannot be read, or where it is none of the web."""
         url = self.url
         if self.url_file:
+            file = Path(self.url_file)
             try:
-                url = Path(self.url_file).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise SettingsError(f"{self.url_file}: cannot be read: {error}") from error
+                url = file.read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise SettingsError(f"{file}: cannot be read: {reason_of(error, file)}") from error
+            except UnicodeDecodeError as error:
+                raise SettingsError(f"{file}: cannot be read: not plain text") from error
         parts = _parts(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise SettingsError(f"{self.url_file or 'url'}: the address must begin with http:// or https://")

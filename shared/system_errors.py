@@ -1,5 +1,6 @@
 """Say in words what the operating system refused, and of which file: no error number, no quoting."""
 
+import os
 from pathlib import Path
 
 
@@ -13,9 +14,11 @@ def reason_of(error: OSError, named: Path | None = None) -> str:
     >>> reason_of(OSError("nothing listens there"))
     'nothing listens there'
     """
-    if not error.strerror:
+    # Some of asyncio's texts name the address once more: the system's own do not.
+    text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    if not text:
         return str(error) or type(error).__name__
-    reason = error.strerror[:1].lower() + error.strerror[1:]
+    reason = text[:1].lower() + text[1:]
     place = error.filename
     if not isinstance(place, str) or place == str(named):
         return reason

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from aggregator.config import AggregatorSettings
+from shared.system_errors import reason_of
 
 DEADLINE = 20.0
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - the name of a variable
@@ -49,7 +50,8 @@ class LiveClient:
         except urllib.error.HTTPError as error:
             raise click.ClickException(f"{self.url}: {_error_text(error)}") from error
         except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", error)
+            cause = getattr(error, "reason", error)
+            reason = reason_of(cause) if isinstance(cause, OSError) else cause
             raise click.ClickException(
                 f"{self.url} does not answer: {reason}; is muster-aggregator serve running?"
             ) from error

@@ -10,7 +10,6 @@ agent's address (DNS rebinding), and the browser then names that name as the hos
 import asyncio
 import contextlib
 import ipaddress
-import os
 import re
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from edge_agent.runtime import process
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import StoreUnreadable, store_reader
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.system_errors import reason_of
 from shared.tables import visible
 
 REQUEST_DEADLINE = 10.0
@@ -73,17 +73,12 @@ async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: Sq
         try:
             server = await asyncio.start_server(answer, host_name.strip("[]"), int(port))
         except OSError as error:
-            report("not listening", f"{listen}: {_cause(error)}")
+            report("not listening", f"{listen}: {reason_of(error)}")
             await asyncio.sleep(LISTEN_AGAIN)
     if "monitor" in board.parts:
         report("listening", "")
     async with server:
         await server.serve_forever()
-
-
-def _cause(error: OSError) -> str:
-    """Say it in the system's words: asyncio's name the address once more."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
 def _misdirection(request: str, names: set[str]) -> Answer | None:

@@ -19,6 +19,7 @@ from aggregator.config import AggregatorSettings, config_option, load
 from shared.command_group import examples
 from shared.instants import SECOND
 from shared.settings import SettingsError
+from shared.system_errors import reason_of
 from shared.terminal import echo
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def serve(config_path: Path) -> None:
     except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.ClickException(f"{settings.live.listen}: {error.strerror or error}") from error
+        raise click.ClickException(f"{settings.live.listen}: {reason_of(error)}") from error
 
 
 async def _serve(settings: AggregatorSettings) -> None:

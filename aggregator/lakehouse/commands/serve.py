@@ -14,6 +14,7 @@ from aggregator.lakehouse.commands.read_only import trust_option, trusts_catalog
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.definition import NAMESPACE
 from shared.command_group import examples
+from shared.system_errors import reason_of
 from shared.terminal import echo
 
 _ALIVE_SECONDS = 1.0
@@ -107,8 +108,10 @@ def _token(file: Path) -> str:
     """Read the token; raise click.ClickException where others may, too, or where it can be guessed."""
     try:
         mode, token = file.stat().st_mode, file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.ClickException(f"{file} cannot be read: {error}") from error
+    except OSError as error:
+        raise click.ClickException(f"{file} cannot be read: {reason_of(error, file)}") from error
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file} cannot be read: not plain text") from error
     if mode & _OF_OTHERS:
         raise click.ClickException(f"{file} may be read or written by others than its owner: chmod 600 {file}")
     if len(token) < _SHORTEST_TOKEN or not (token.isascii() and token.isalnum()):

@@ -29,6 +29,7 @@ from aggregator.live.alerts.incident_book import IncidentBook, News
 from aggregator.live.alerts.incidents import Cause, Incident
 from shared.blake2 import blake2b
 from shared.instants import DAY, SECOND, format_instant
+from shared.system_errors import reason_of
 from shared.tables import visible
 
 _LOG: Final = logging.getLogger(__name__)
@@ -326,7 +327,7 @@ async def _run(command: Sequence[str], given: bytes) -> None:
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
         )
     except OSError as error:
-        raise Undelivered(f"cannot start it: {error}") from error
+        raise Undelivered(f"cannot start it: {reason_of(error)}") from error
     try:
         async with asyncio.timeout(_COMMAND_DEADLINE):
             _, complaint = await process.communicate(given)

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator.config import LiveSettings
+from shared.system_errors import reason_of
 
 COOKIE = "muster_token"
 OPEN_PATHS = frozenset(("/healthz", "/login", "/api/v1/session"))
@@ -139,8 +140,10 @@ def _hashes(path: str) -> tuple[str, ...]:
         return ()
     try:
         lines = Path(path).read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokensUnreadable(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise TokensUnreadable(f"{path}: cannot be read: {reason_of(error, Path(path))}") from error
+    except UnicodeDecodeError as error:
+        raise TokensUnreadable(f"{path}: cannot be read: not plain text") from error
     found = tuple(line.split()[0].lower() for line in lines if line.strip() and not line.startswith("#"))
     wrong = [number for number, each in enumerate(found, start=1) if not _HASH.fullmatch(each)]
     if wrong or not found:

@@ -52,7 +52,7 @@ async def test_a_port_that_another_program_has_is_told_and_taken_once_it_is_free
             async def is_told() -> bool:
                 found = (await deployment.agent.status_json()).get("conditions", [])
                 said = {each["name"]: each["what"] for each in found}.get("monitor_not_listening", "")
-                return bool(said == f"not listening: {listen[1]}:{listen[2]}: Address already in use")
+                return bool(said == f"not listening: {listen[1]}:{listen[2]}: address already in use")
 
             await until(is_told, "the port is told")
             other.close()

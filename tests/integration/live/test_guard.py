@@ -234,3 +234,6 @@ async def test_an_address_that_is_open_to_others_needs_tls_or_a_proxy_and_tokens
     assert answer.returncode == 1
     assert "write one SHA-256 in hex" in answer.stderr
     assert "a token" not in answer.stderr
+    (tmp_path / "t").unlink()
+    answer = await muster("serve", "--config", config)
+    assert answer.stderr == f"muster-aggregator: {tmp_path / 't'}: cannot be read: no such file or directory\n"
