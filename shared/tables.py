@@ -56,7 +56,7 @@ def fit(columns: Sequence[Column[T]], rows: Sequence[T], width: int, *, wraps: b
 
     ``wraps``: whether texts are going to be broken.
     """
-    written = [(column, [visible(column.cell(row)) for row in rows]) for column in columns]
+    written = [(column, [_written(column.cell(row)) for row in rows]) for column in columns]
     kept = [(column, cells) for column, cells in written if any(cells)]
     left_out: list[str] = []
 
@@ -147,6 +147,11 @@ def visible(text: str, keep: str = "") -> str:
         else each.encode("unicode_escape").decode()
         for each in text
     )
+
+
+def _written(text: str) -> str:
+    # A name of blanks is a name: its row must not look as if it had none.
+    return "".join(f"\\u{ord(each):04x}" for each in text) if text.isspace() else visible(text)
 
 
 def _room(column: Column[Any], cells: Sequence[str], *, wraps: bool) -> int:

@@ -68,7 +68,8 @@ def summary(judged: list[Finding], shown: Report, evidence: Evidence) -> str:
     if judged:
         return f"{judged[0].severity.name} - {'; '.join(lines_by_place((each.place, each.text) for each in judged))}"
     behind = max((row.behind or 0 for row in shown.replication), default=0)
-    watched = f", {len(evidence.blocks)} blocks watched" if evidence.blocks else ""
+    count = len(evidence.blocks)
+    watched = f", {count} block{'s' * (count != 1)} watched" if count else ""
     copies = f"{len(shown.replication)} copies, at most {behind:,} messages behind"
     return f"OK - {len(shown.streams)} streams, {copies}{watched}"
 

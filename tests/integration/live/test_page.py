@@ -24,7 +24,7 @@ from tests.support.nats.free_ports import free_ports
 SETTINGS = 'unknown_after = "30m"\n[live.incidents]\nopen_after = "1s"\nunknown_after = "1s"\nclose_after = "1s"\n'
 HOSTILE = (
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u202egnp.exe", "a\x1b[2J\n\tb", "\u200bb", "..", ".",
-    "x" * 4096, "%2e%2e/a?b#c", "a/b", "'\"&amp;", "{{7*7}}", "javascript:alert(1)",
+    "x" * 4096, "%2e%2e/a?b#c", "a/b", "'\"&amp;", "{{7*7}}", "javascript:alert(1)", " ",
 )  # fmt: skip
 VIEWS = (
     "/", "/sites/eu-west/dub1", "/sender?region=eu-west&site=dub1&block=nodes&sender=web1", "/sites", "/incidents",
@@ -159,6 +159,7 @@ def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Br
         assert "\\u202egnp.exe" in shown
         assert "a\\x1b[2J\\x0a\\x09b" in shown
         assert "<script>alert(1)</script>" in shown
+        assert "\\u0020" in shown
         assert max(map(len, shown)) <= 96
         assert page.locator("main img, main script").count() == 0
         for name in HOSTILE:

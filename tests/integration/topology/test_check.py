@@ -87,7 +87,7 @@ async def test_all_is_well(tmp_path: Path) -> None:
         await stage.publish(stage.site.new("a", SECOND), stage.site.new("b", SECOND), stage.word())
         await stage.archived(3)
         line = await stage.comes_to(0)
-        assert line == "OK - 3 streams, 2 copies, at most 0 messages behind, 1 blocks watched"
+        assert line == "OK - 3 streams, 2 copies, at most 0 messages behind, 1 block watched"
         code, shown = await muster_json(stage)
         assert (code, shown) == (0, [])
 

@@ -46,6 +46,11 @@ def test_what_a_terminal_would_obey_is_written_out(name: str, shown: str, layout
 
 
 @BOTH
+def test_a_name_of_blanks_is_seen(layout: Layout) -> None:
+    assert layout(COLUMNS[:1], [Node("\u2003 ", "")]).splitlines()[1] == "\\u2003\\u0020"
+
+
+@BOTH
 def test_names_of_any_script_are_shown_as_they_are(layout: Layout) -> None:
     for name in ("wéb-1 東京", "non\u00a0breaking", "[bold]web1[/bold]", ":warning: web1"):
         assert layout(COLUMNS[:1], [Node(name, "")]).splitlines()[1] == name

@@ -59,7 +59,7 @@ def test_nothing_is_said_where_all_is_well() -> None:
     )
     assert judged(found_well(), evidence) == []
     line = summary([], report(WANTED, found_well()), evidence)
-    assert line == "OK - 4 streams, 3 copies, at most 3 messages behind, 1 blocks watched"
+    assert line == "OK - 4 streams, 3 copies, at most 3 messages behind, 1 block watched"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ export const stateMark = (state, word = state) => h("span", { class: `state is-$
 
 /** Something that another wrote: escaped and bounded, whole (up to 4 kB) in its title. */
 export function named(text, most) {
-  const shown = visible(text, most);
+  // A name of blanks would leave nothing to see or to follow.
+  const shown = /^\p{Zs}+$/u.test(text) ? visible(Array.from(text, (each) => `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`).join(""), most) : visible(text, most);
   return h("span", { class: "name", dir: "ltr", title: shown === text ? null : visible(text, 4096) }, shown);
 }
 
