@@ -304,6 +304,8 @@ def test_every_view_is_accessible_and_fits(
             found = Axe().run(page, options={"resultTypes": ["violations"]})
             assert found.violations_count == 0, (view, found.generate_report())
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            if view != "/login":
+                assert page.evaluate("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav'))"), view
             page.close()
 
 
