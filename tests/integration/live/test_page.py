@@ -124,6 +124,24 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         expect(page.locator("h1")).to_have_text("40 of 60 senders up, 20 in maintenance.")
 
 
+def test_the_first_page_tells_of_now_what_no_incident_and_no_record_tells(
+    hub: Hub, started: Browser, tmp_path: Path
+) -> None:
+    at = now() - 2 * HOUR
+    dub1 = fleet(hub, at)["dub1"]
+    hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
+    counts = {"up": 57, "stale": 3, "unknown": 0, "maintenance": 0, "retired": 0}
+    settings = SETTINGS + "least_senders = 2\n"
+    with serving(tmp_path, hub.connection, settings) as service, reading(started, service) as reader:
+        recorded = [{"at_us": now() - MINUTE, "counts": counts}]
+        reader.context.route("**/api/v1/history*", lambda route: route.fulfill(json=recorded))
+        page = reader.open("/")
+        expect(page.locator("h1")).to_have_text("1 stale of 60 senders.")
+        expect(page.locator("section.calm")).to_contain_text("No open incidentOne begins where many")
+        # The curve goes on from what was recorded last.
+        expect(page.locator(".curve .band.is-stale").first).to_be_attached()
+
+
 def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
     hub: Hub, started: Browser, tmp_path: Path
 ) -> None:

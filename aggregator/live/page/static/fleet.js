@@ -107,6 +107,7 @@ export function fleetPage(root, { announce }) {
     if (!fleet) return;
     show(title, headline(fleet.counts));
     numbers.replaceChildren(figures(fleet.counts, "/senders?state="), bar(fleet.counts));
+    if (!open.size) drawIncidents();
     tick();
   }
 
@@ -142,6 +143,7 @@ export function fleetPage(root, { announce }) {
     const list = inOrder(open.values());
     incidents.replaceChildren(
       h("h2", { id: "wrong" }, list.length ? counted(list.length, "open incident") : "No open incident"),
+      !list.length && fleet?.counts.stale + fleet?.counts.unknown > 0 ? h("p", { class: "soft" }, "One begins where many senders of a site are stale, or nobody can see a site, for a while.") : "",
       h("div", { class: "cards" }, list.slice(0, 20).map((incident) => incidentCard(incident))),
       list.length > 20 ? link("/incidents", `and ${list.length - 20} more`) : "",
     );
@@ -157,7 +159,9 @@ export function fleetPage(root, { announce }) {
 
   function drawPoints() {
     const details = drawn.querySelector("details")?.open;
-    drawn.replaceChildren(curve(points, Math.max(280, drawn.clientWidth)));
+    // What was recorded last holds until now.
+    const shown = points.length && fleet.now_us > points.at(-1).at_us ? [...points, { at_us: fleet.now_us, counts: fleet.counts }] : points;
+    drawn.replaceChildren(curve(shown, Math.max(280, drawn.clientWidth)));
     if (details) drawn.querySelector("details").open = true;
   }
 
