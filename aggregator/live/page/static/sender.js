@@ -72,7 +72,7 @@ export function senderPage(root, { parameters }) {
 
   function drawTime() {
     const to = hubNow() || story.sender.known_until_us;
-    const oldest = Math.min(...story.advisories.map((each) => each.at_us), to - 3600e6);
+    const oldest = Math.min(...story.advisories.map((each) => each.at_us), to - 60e6);
     time.replaceChildren(strip(story.advisories, story.gaps, Math.max(oldest, to - SPAN), to, Math.max(280, time.clientWidth)) ?? "");
   }
 
