@@ -20,7 +20,7 @@ from nats.aio.subscription import Subscription
 from pyarrow import csv
 
 from shared.nats.connection import ApiError, RequestFailed
-from shared.nats.dispatch import DirectClient
+from shared.nats.dispatch import DirectClient, Frame
 from shared.nats.stream_messages import create_consumer
 
 SILENCE = 15.0
@@ -127,7 +127,7 @@ class StreamConsumer:
     async def _open(self, sequence: int) -> None:
         inbox = self._client.new_inbox()
         self._inbox, self._delivered = b"%s." % inbox.encode(), 0
-        self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frame)
+        self._subscription = await self._client.subscribe_frames(f"{inbox}.*", self._on_frames)
         config: dict[str, Any] = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": sequence,
@@ -175,20 +175,22 @@ class StreamConsumer:
         self._replies, self._subjects = list[bytes](), list[bytes]()
         self._headers, self._payloads = list[bytes](), list[bytes]()
 
-    def _on_frame(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
         # Every delivery has a reply subject, what a server says itself has none.
-        if not reply and subject.startswith(self._inbox):
+        said = [frame for frame in frames if not frame[1] and frame[0].startswith(self._inbox)]
+        if said:
+            frames = [frame for frame in frames if frame[1] or not frame[0].startswith(self._inbox)]
+        if frames:
+            columns = self._subjects, self._replies, self._headers, self._payloads
+            for column, values in zip(columns, zip(*frames, strict=True), strict=True):
+                column.extend(values)
+                # As the server counts; where nothing is left of what it was asked for, it ends a batch without a word.
+                self._bytes_left -= sum(map(len, values))
+            if len(self._replies) == self._wanted or not self._bytes_left:
+                self._end(COMPLETE)
+        for subject, _, header, _ in said:
             if subject == self._reply:
                 self._end(status_of(header, _NO_MORE) or "an answer that is none")
-            return
-        self._replies.append(reply)
-        self._subjects.append(subject)
-        self._headers.append(header)
-        self._payloads.append(payload)
-        # As the server counts; where nothing is left of the bytes it was asked for, it ends a batch without a word.
-        self._bytes_left -= len(subject) + len(reply) + len(header) + len(payload)
-        if len(self._replies) == self._wanted or not self._bytes_left:
-            self._end(COMPLETE)
 
     def _end(self, outcome: str) -> None:
         if not self._ended.done():

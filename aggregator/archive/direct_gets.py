@@ -26,7 +26,7 @@ from aggregator.archive.consumer import (
     outcome_of,
     status_of,
 )
-from shared.nats.dispatch import DirectClient
+from shared.nats.dispatch import DirectClient, Frame
 
 MIRRORS = 20
 """How often a batch is asked for again that another stream answered: of two that may, one of a million has no luck."""
@@ -80,7 +80,7 @@ class DirectGets:
     async def _asked(self, sequence: int, count: int) -> str:
         if self._subscription is None:
             self._inbox = self._client.new_inbox()
-            self._subscription = await self._client.subscribe_frames(f"{self._inbox}.*", self._on_frame)
+            self._subscription = await self._client.subscribe_frames(f"{self._inbox}.*", self._on_frames)
         self._frames, self._wanted = [], count
         self._ended = asyncio.get_running_loop().create_future()
         # What was asked for before, and given up, may still come.
@@ -90,17 +90,18 @@ class DirectGets:
         await self._client.publish(self._subject, msgspec.json.encode(request), reply=self._reply.decode())
         return await outcome_of(self._ended, self._frames, self._client)
 
-    def _on_frame(self, subject: bytes, _reply: bytes, header: bytes, payload: bytes) -> None:
-        if subject != self._reply:
-            return
-        status = status_of(header, _ENDS)
-        # A message may have been published with a status line of its own.
-        if status is not None and _of_the_server(header) is None:
-            self._end(status)
-            return
-        self._frames.append((header, payload))
-        if len(self._frames) == self._wanted:
-            self._end(COMPLETE)
+    def _on_frames(self, frames: Sequence[Frame]) -> None:
+        for subject, _, header, payload in frames:
+            if subject != self._reply:
+                continue
+            status = status_of(header, _ENDS)
+            # A message may have been published with a status line of its own.
+            if status is not None and _of_the_server(header) is None:
+                self._end(status)
+                continue
+            self._frames.append((header, payload))
+            if len(self._frames) == self._wanted:
+                self._end(COMPLETE)
 
     def _end(self, outcome: str) -> None:
         if not self._ended.done():

@@ -7,7 +7,7 @@ to nats-py's parser, one at a time, and so do messages of subscriptions that wer
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import ParseResult
 
@@ -28,8 +28,11 @@ Receiver = Callable[[str, str, bytes, dict[str, str] | None], None]
 """Takes a message's subject, its reply subject ("" where it has none), its bytes and its headers."""
 
 
-FrameReceiver = Callable[[bytes, bytes, bytes, bytes], None]
-"""Takes a message's subject, its reply subject, its block of headers and its bytes, as they came; or b""."""
+Frame = tuple[bytes, bytes, bytes, bytes]
+"""A message's subject, its reply subject, its block of headers and its bytes, as they came; or b""."""
+
+FramesReceiver = Callable[[Sequence[Frame]], None]
+"""Takes the messages, at least one, that one piece of what the connection brings holds whole."""
 
 
 class WideTransport(TcpTransport):
@@ -99,7 +102,7 @@ class DirectClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self.receivers: dict[bytes, Receiver] = {}
-        self.frame_receivers: dict[bytes, FrameReceiver] = {}
+        self.frame_receivers: dict[bytes, FramesReceiver] = {}
         self._ps = _FrameParser(self)
 
     async def _connect_to_server(self, s: Srv) -> None:
@@ -113,8 +116,8 @@ class DirectClient(Client):
         self.receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - the id is in no other place
         return subscription
 
-    async def subscribe_frames(self, subject: str, receive: FrameReceiver) -> Subscription:
-        """Subscribe as ``subscribe_directly`` does; nobody reads headers and subjects for it."""
+    async def subscribe_frames(self, subject: str, receive: FramesReceiver) -> Subscription:
+        """Subscribe as ``subscribe_directly`` does, to many at a time; nobody reads headers and subjects for it."""
         subscription = await self.subscribe(subject)
         self.frame_receivers[b"%d" % subscription._id] = receive  # noqa: SLF001 - as above
         return subscription
@@ -134,12 +137,12 @@ class DirectClient(Client):
         headers: dict[str, str] | None = await self._process_headers(block)
         return headers
 
-    async def queue_message(self, frame: "_Frame", header: bytes, body: bytes) -> None:
+    async def queue_message(self, frame: "_Message", header: bytes, body: bytes) -> None:
         """Give a message the way of nats-py."""
         await self._process_msg(int(frame.sid), frame.subject, frame.reply, body, header)
 
 
-class _Frame(NamedTuple):
+class _Message(NamedTuple):
     """The line before a message: ``header_size`` bytes of its ``size`` are headers."""
 
     subject: bytes
@@ -149,13 +152,13 @@ class _Frame(NamedTuple):
     size: int
 
 
-def _frame(kind: bytes, fields: list[bytes]) -> _Frame:
+def _message(kind: bytes, fields: list[bytes]) -> _Message:
     """Read ``MSG <subject> <sid> [reply] <size>`` or ``HMSG ... <header size> <size>``."""
     try:
         *names, header_size, size = fields if kind == b"HMSG" else (*fields[:-1], b"0", fields[-1])
         _, subject, sid, *reply = names
         int(sid)
-        return _Frame(subject, sid, reply[0] if reply else b"", int(header_size), int(size))
+        return _Message(subject, sid, reply[0] if reply else b"", int(header_size), int(size))
     except ValueError as error:
         raise ProtocolError(f"not a message: {b' '.join(fields)!r}") from error
 
@@ -184,7 +187,7 @@ class _FrameParser(Parser):
     async def parse(self, data: bytes = b"") -> None:
         """Take what has arrived; an incomplete frame waits for the rest of it."""
         connection, receivers = self._connection, self._client.receivers
-        frame_receivers = self._client.frame_receivers
+        arrived: dict[bytes, list[Frame]] = {sid: [] for sid in self._client.frame_receivers}
         data = self._rest + data if self._rest else data
         size = len(data)
         at = taken = taken_size = 0
@@ -194,10 +197,10 @@ class _FrameParser(Parser):
             fields = data[at:line_end].split(b" ")
             kind = fields[0]
             if (
-                frame_receivers
-                and kind in _MESSAGES
+                arrived
                 and len(fields) > 3
-                and (receive_frame := frame_receivers.get(fields[2]))
+                and (frames := arrived.get(fields[2])) is not None
+                and (most_fields := _MESSAGES.get(kind))
             ):
                 header_end = body if kind == b"MSG" else body + _size(fields[-2])
                 end = body + _size(fields[-1])
@@ -206,8 +209,8 @@ class _FrameParser(Parser):
                 at = end + 2
                 taken += 1
                 taken_size += end - header_end
-                reply = fields[3] if len(fields) == _MESSAGES[kind] else b""
-                receive_frame(fields[1], reply, data[body:header_end], data[header_end:end])
+                reply = fields[3] if len(fields) == most_fields else b""
+                frames.append((fields[1], reply, data[body:header_end], data[header_end:end]))
             elif kind == b"MSG" and len(fields) == 5 and (receive := receivers.get(fields[2])):
                 # What a stream delivers: most of what ever comes, so nothing is done for it that is not needed.
                 _, subject, _, reply, digits = fields
@@ -222,22 +225,31 @@ class _FrameParser(Parser):
                 taken_size += end - body
                 receive(self._text_of(subject), reply_text, data[body:end], None)
             elif kind in _MESSAGES:
-                frame = _frame(kind, fields)
-                end = body + frame.size
+                message = _message(kind, fields)
+                end = body + message.size
                 if end + 2 > size:
                     break
                 at = end + 2
-                await self._take(frame, data[body : body + frame.header_size], data[body + frame.header_size : end])
+                payload = body + message.header_size
+                await self._take(message, data[body:payload], data[payload:end])
             else:
                 await super().parse(data[at:body])
                 at = body
             if self._connection is not connection:
                 # It ended the connection: what else came over that is void.
+                self._hand_over(arrived)
                 return
         self._rest = data[at:]
         self._client.count_direct(taken, taken_size)
+        self._hand_over(arrived)
 
-    async def _take(self, frame: _Frame, header: bytes, body: bytes) -> None:
+    def _hand_over(self, arrived: dict[bytes, list[Frame]]) -> None:
+        for sid, frames in arrived.items():
+            receive = self._client.frame_receivers.get(sid)
+            if frames and receive is not None:
+                receive(frames)
+
+    async def _take(self, frame: _Message, header: bytes, body: bytes) -> None:
         receive = self._client.receivers.get(frame.sid)
         if receive is None:
             await self._client.queue_message(frame, header, body)

@@ -1,7 +1,7 @@
 """A real server's consumer is asked a batch at a time: each answer is of what was asked, and ends with it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 from aggregator.archive import consumer as stream_consumer
 from aggregator.archive.consumer import LOST, Messages, StreamConsumer
 from shared.nats.connection import api_prefix, connect
+from shared.nats.dispatch import Frame
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, Hub, Message
 
 SUBJECT = "fleet.eu-west.dub1.nodes.watermark"
@@ -37,19 +38,18 @@ async def fetched(consumer: StreamConsumer, sequence: int, count: int) -> tuple[
 async def test_what_is_said_of_a_batch_that_is_over_does_not_end_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    takes, held = StreamConsumer._on_frame, list[tuple[bytes, ...]]()
+    takes, held = StreamConsumer._on_frames, list[Frame]()
 
-    def late(consumer: StreamConsumer, *frame: bytes) -> None:
-        """Hold back what the server says itself until the next message comes."""
-        reply = frame[1]
-        if not reply:
-            held.append(frame)
-            return
-        for each in held:
-            takes(consumer, *each)
-        takes(consumer, *frame)
+    def late(consumer: StreamConsumer, frames: Sequence[Frame]) -> None:
+        """Hold back what the server says itself until the next messages come."""
+        messages = [frame for frame in frames if frame[1]]
+        if messages and held:
+            takes(consumer, held)
+        if messages:
+            takes(consumer, messages)
+        held.extend(frame for frame in frames if not frame[1])
 
-    monkeypatch.setattr(StreamConsumer, "_on_frame", late)
+    monkeypatch.setattr(StreamConsumer, "_on_frames", late)
     async with consumer_of_nine(tmp_path) as consumer:
         assert await fetched(consumer, 1, 4) == ([b"1", b"2", b"3", b"4"], "")
         assert await fetched(consumer, 5, 4) == ([b"5", b"6", b"7", b"8"], "")

@@ -1,7 +1,7 @@
 """Ranges of a real stream are read whole: nothing is forged, skipped, read twice, or taken from somebody else."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -26,6 +26,7 @@ from aggregator.lakehouse.bronze.spark_source import rows_of
 from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
 from shared.instants import DAY, SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
+from shared.nats.dispatch import Frame
 from shared.settings import FilePath
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message
 from tests.support.waiting import until
@@ -144,14 +145,15 @@ def test_what_retention_took_from_both_is_named(hub: Hub, reading: Reading) -> N
 def test_what_is_lost_on_the_way_is_read_again(hub: Hub, reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.publish(Message(WHOLE, b"%d" % number) for number in range(1, 41))
     reads: Any = StreamConsumer if reading == "consumer" else DirectGets
-    takes, seen = reads._on_frame, list[bytes]()
+    takes, seen = reads._on_frames, list[bytes]()
 
-    def loses_some(consumer: object, *frame: bytes) -> None:
-        seen.append(frame[-1])
-        if frame[-1] not in (b"7", b"8") or seen.count(frame[-1]) > 1:
-            takes(consumer, *frame)
+    def loses_some(consumer: object, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            seen.append(frame[-1])
+            if frame[-1] not in (b"7", b"8") or seen.count(frame[-1]) > 1:
+                takes(consumer, [frame])
 
-    monkeypatch.setattr(reads, "_on_frame", loses_some)
+    monkeypatch.setattr(reads, "_on_frames", loses_some)
     monkeypatch.setattr(stream_consumer, "SILENCE", 0.1)
     assert read(hub, 1, 40, reading) == {number: b"%d" % number for number in range(1, 41)}
     assert seen.count(b"7") + seen.count(b"8") > 2

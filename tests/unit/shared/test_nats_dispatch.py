@@ -52,7 +52,7 @@ class Connection:
         self.client._subs[QUEUED] = self.queued
         self.client.receivers[DIRECT] = lambda *message: self.direct.append(message)
         self.frames: list[tuple[bytes, ...]] = []
-        self.client.frame_receivers[FRAMES] = lambda *frame: self.frames.append(frame)
+        self.client.frame_receivers[FRAMES] = self.frames.extend
 
     async def arrives(self, data: bytes) -> None:
         await self.client._ps.parse(data)
