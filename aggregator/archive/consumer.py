@@ -222,7 +222,9 @@ def _deliveries(replies: Sequence[bytes]) -> tuple[Numbers, Numbers, Numbers] | 
         return None
     if found.num_rows != len(replies) or any(column.null_count for column in found.columns):
         return None
-    sequences, numbers, nanoseconds = (column.to_numpy() for column in found.columns)
+    # Arrow's own way to numpy loads pandas: a fifth of a second, and its memory.
+    values = (column.combine_chunks().buffers()[1] for column in found.columns)
+    sequences, numbers, nanoseconds = (np.frombuffer(each, np.int64, found.num_rows) for each in values)
     return sequences, numbers, nanoseconds
 
 
