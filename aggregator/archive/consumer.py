@@ -5,12 +5,17 @@ The server numbers what a consumer delivers, so that a loss on the way (a reconn
 stream's own: no mirror answers for it. All that is known of a message stands in the reply subject of its delivery:
 nothing is added to a message's headers, as there is where messages are got one by one.
 
+A server that is given several subjects looks at each subject of a block of its file for each message: 12 us with the
+subjects of 17 sites in a block, 330 us with those of 1,000 that alternate, against 3 us where it gives all. So all is
+asked for as long as most of it is wanted, and the rest is passed over here.
+
 Source: ADR-13 (pull requests, ``no_wait``), ADR-15 (the reply subject of a delivery).
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
+from functools import lru_cache
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -22,6 +27,7 @@ from pyarrow import csv
 from shared.nats.connection import ApiError, RequestFailed
 from shared.nats.dispatch import DirectClient, Frame
 from shared.nats.stream_messages import create_consumer
+from shared.subjects import covers
 
 SILENCE = 15.0
 """Seconds without a message after which a batch is given up, and asked for again from where it broke off."""
@@ -31,6 +37,8 @@ SPREADING = 0.1
 """Seconds for a new consumer to become known in all of a cluster: with three servers, 4 of 180 were not at once."""
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 8 << 20
+CHOSEN_MESSAGES = 2_000
+"""In a batch that the server chooses by several subjects, for the sake of the time that it may take."""
 NOTHING_LEFT = "nothing is left"
 LOST = "messages were lost on the way"
 
@@ -73,7 +81,7 @@ class Messages(NamedTuple):
 class StreamConsumer:
     """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager.
 
-    With ``subjects`` it gives only what is on one of them, with ``headers_only`` no payloads.
+    With ``subjects`` (none: all) it gives only what is on one of them, with ``headers_only`` no payloads.
     """
 
     def __init__(
@@ -88,6 +96,8 @@ class StreamConsumer:
     ) -> None:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
         self._subjects_wanted, self._headers_only = list(subjects), headers_only
+        self._is_wanted = lru_cache(10_000)(self._is_on_one)
+        self._server_chooses = bool(subjects)
         self._subscription: Subscription | None = None
         self._inbox, self._reply, self._name = b"", b"", ""
         self._requests = self._delivered = self._wanted = self._bytes_left = 0
@@ -106,14 +116,50 @@ class StreamConsumer:
         Give those that came in an unbroken row, None for none, with what is wrong: ``NOTHING_LEFT`` where the stream
         ends here.
         """
+        messages, wrong = await self._fetch(sequence, count)
+        if len(self._subjects_wanted) < 2:
+            return messages, wrong
+        if self._server_chooses:
+            if messages is not None and self._is_dense(messages.sequences):
+                await self._have_server_choose(False)
+            return messages, wrong
+        wanted = [] if messages is None else list(map(self._is_wanted, messages.subjects))
+        count_wanted = sum(wanted)
+        if 2 * count_wanted < len(wanted) or (wrong == NOTHING_LEFT and not wanted):
+            await self._have_server_choose(True)
+        if messages is None or count_wanted == len(wanted):
+            return messages, wrong
+        if not count_wanted:
+            return await self.fetch(sequence, count)
+        return messages.at([place for place, is_wanted in enumerate(wanted) if is_wanted]), wrong
+
+    async def _have_server_choose(self, chooses: bool) -> None:
+        self._server_chooses = chooses
+        await self._close()
+
+    @property
+    def _most(self) -> int:
+        is_slow = self._server_chooses and len(self._subjects_wanted) > 1
+        return min(CHOSEN_MESSAGES, BATCH_MESSAGES) if is_slow else BATCH_MESSAGES
+
+    def _is_dense(self, sequences: Numbers) -> bool:
+        """Tell whether more seem to wait, and at least every other message of the stream is among those that came."""
+        return len(sequences) >= self._most and bool(sequences[-1] - sequences[0] < 2 * len(sequences))
+
+    def _is_on_one(self, subject: bytes) -> bool:
+        text = subject.decode(errors="backslashreplace")
+        return any(covers(each, text) for each in self._subjects_wanted)
+
+    async def _fetch(self, sequence: int, count: int) -> tuple[Messages | None, str]:
+        count = min(count, self._most)
         try:
             is_new = self._subscription is None
             if is_new:
                 await self._open(sequence)
-            messages, wrong = await self._asked(min(count, BATCH_MESSAGES), BATCH_BYTES)
+            messages, wrong = await self._asked(count, BATCH_BYTES)
             if is_new and wrong == _NOBODY:
                 await asyncio.sleep(SPREADING)
-                messages, wrong = await self._asked(min(count, BATCH_MESSAGES), BATCH_BYTES)
+                messages, wrong = await self._asked(count, BATCH_BYTES)
             if messages is None and wrong == _TOO_LARGE:
                 messages, wrong = await self._asked(1, 0)
             if messages is not None and messages.sequences[0] < sequence:
@@ -132,7 +178,7 @@ class StreamConsumer:
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": sequence,
             "num_replicas": 1,
-            **({"filter_subjects": self._subjects_wanted} if self._subjects_wanted else {}),
+            **({"filter_subjects": self._subjects_wanted} if self._server_chooses else {}),
             **({"headers_only": True} if self._headers_only else {}),
         }
         created = await create_consumer(

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from aggregator.archive import consumer as stream_consumer
-from aggregator.archive.consumer import LOST, Messages, StreamConsumer
+from aggregator.archive.consumer import LOST, NOTHING_LEFT, Messages, StreamConsumer
 from shared.nats.connection import api_prefix, connect
 from shared.nats.dispatch import Frame
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, Hub, Message
@@ -88,3 +89,36 @@ async def test_a_new_consumer_that_nobody_knows_yet_is_asked_again(
     async with consumer_of_nine(tmp_path) as consumer:
         assert await fetched(consumer, 1, 2) == ([b"1", b"2"], "")
     assert answers == ["503 nobody answers", ""]
+
+
+async def test_what_is_wanted_comes_whether_the_server_chooses_or_all_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_consumer, "CHOSEN_MESSAGES", 4)
+    monkeypatch.setattr(stream_consumer, "BATCH_MESSAGES", 8)
+    wanted = ("fleet.eu-west.*.nodes.watermark", "fleet.eu-west.*.nodes.advisory.*")
+    subjects = {
+        "w": SUBJECT,
+        "a": "fleet.eu-west.ber1.nodes.advisory.new",
+        "r": "fleet.eu-west.dub1.nodes.registration",
+    }
+    kinds = "wa" * 15 + "r" * 20 + "wrrrrrrrrr" * 3 + "aw" * 15 + "ra" * 10 + "r" * 9
+    hub = Hub(tmp_path)
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, [Message(subjects[kind], b"1") for kind in kinds])
+        client = await connect(hub.connection, name="test", deadline=DEADLINE)
+        async with client, StreamConsumer(client, api_prefix(), ARCHIVE, DEADLINE, wanted) as consumer:
+            found, chosen_by_server, following, wrong = list[int](), list[bool](), 1, ""
+            while wrong != NOTHING_LEFT:
+                messages, wrong = await consumer.fetch(following, 1_000)
+                chosen_by_server.append(consumer._server_chooses)
+                if messages is not None:
+                    found += messages.sequences.tolist()
+                    following = found[-1] + 1
+    finally:
+        await asyncio.to_thread(hub.stop)
+    assert found == [place for place, kind in enumerate(kinds, start=1) if kind != "r"]
+    turns = [now for before, now in pairwise([True, *chosen_by_server]) if now != before]
+    assert turns[:3] == [False, True, False]
+    assert chosen_by_server[-1]
