@@ -1,8 +1,9 @@
 """Read the archive on and on, fold what comes, and commit it with its position, a batch at a time.
 
-What is read is filtered by the server: advisories, watermarks and the policy, never registrations. A key that may only
-read makes no consumer: with ``reading = "direct"`` everything comes, and the fold passes over the rest. The hub's own
-time and how it gets what the regions hold come with each look at the stream.
+What is folded is advisories, watermarks and the policy: the server chooses them, but where they are most of what the
+archive holds (``archive/consumer.py``). A key that may only read makes no consumer: with ``reading = "direct"``
+everything comes, and the fold passes over the rest. The hub's own time and how it gets what the regions hold come with
+each look at the stream.
 """
 
 import asyncio
