@@ -230,8 +230,10 @@ def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, S
 
 
 def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
-    """Tell whether all that was told of a sender is that it was retired: the tables have no life of it."""
-    return all(entry.kind is AdvisoryKind.RETIRED for entry in _story(fleet, store, key))
+    """Tell whether each life that was told of a retired sender ended as it began: the tables have no time of it."""
+    story = list(_story(fleet, store, key))
+    ended = {entry.at for entry in story if entry.kind is AdvisoryKind.RETIRED}
+    return all(entry.at in ended for entry in story)
 
 
 def _has_forgotten(fleet: Fleet, key: Key) -> bool:

@@ -53,6 +53,8 @@ async def caught_up(lakehouse: Lakehouse, sequence: int) -> None:
 def test_live_and_tables_agree_on_every_sender_of_a_drawn_fleet(lakehouse: Lakehouse, tmp_path: Path) -> None:
     seed = random.randrange(1 << 30)
     published(lakehouse, seed, 30)
+    at_once = Block("eu-west", "at-once")
+    lakehouse.hub.publish([at_once.new("web1", START), at_once.retired("web1", START, START)])
     lakehouse.roll_up()
     last = published(lakehouse, seed + 1, 20)
     asyncio.run(caught_up(lakehouse, last))
