@@ -171,14 +171,10 @@ class Derivation:
         covered = maintenance.cut_coverage(self._read(SITE_COVERAGE).where(reaches))
         intervals = self._read(SENDER_INTERVALS)
         by_day = computed_once(known_time.coverage_windows(covered, DAY_US, begins, known_through))
-        held = by_day.agg(
-            f.count(f.lit(1)).alias("days"), f.sum(f.size("known_spans") + f.size("maintenance_spans")).alias("spans")
-        ).first()
-        assert held is not None
+        known = known_time.KnownDays.of(by_day)
+        fit_windows(self._spark, known.day_count * DAY_US // HOUR_US)
         # A site whose link flaps has many spans in a day.
-        day_count, span_count = held["days"], held["spans"] or 0
-        fit_windows(self._spark, day_count * DAY_US // HOUR_US)
-        by_day = joined_as(by_day, day_count + span_count)
+        known = known._replace(rows=joined_as(by_day, known.day_count + known.span_count))
         interval_rows = looked_at_again(window_accounts.spans_since(intervals, begins, known_through))
         spans = maintenance.cut_spans(interval_rows)
 
@@ -191,15 +187,15 @@ class Derivation:
             commits.advance(self._spark, SENDER_MAINTENANCE_DAYS, self._position)
             self.written.append(SENDER_MAINTENANCE_DAYS)
         write(known_time.site_coverage_daily(by_day), SITE_COVERAGE_DAILY)
-        exceptions = window_accounts.sender_day_exceptions(spans, by_day, known_through, interval)
+        exceptions = window_accounts.sender_day_exceptions(spans, known, known_through, interval)
         write(exceptions, SENDER_DAY_EXCEPTIONS)
         in_time = selected(days_since(begins), SENDER_DAY_EXCEPTIONS)
         days_cut = looked_at_again(self._read(SENDER_DAY_EXCEPTIONS).where(in_time))
         site_days = computed_once(
-            window_accounts.site_availability_daily(spans, days_cut, by_day, known_through, interval)
+            window_accounts.site_availability_daily(spans, days_cut, known, known_through, interval)
         )
         site_hours = computed_once(
-            window_accounts.site_availability_hourly(spans, days_cut, by_day, known_through, interval)
+            window_accounts.site_availability_hourly(spans, days_cut, known, known_through, interval)
         )
         check(spans, days_cut, site_days, site_hours, known_through)
         write(site_hours, SITE_AVAILABILITY_HOURLY)

@@ -18,6 +18,7 @@ __all__ = [
     "DAY_US",
     "HOUR_US",
     "begin_of_bucket",
+    "day_of",
     "day_ranges",
     "floor_to",
     "partial_pieces",
@@ -33,6 +34,11 @@ _MOST_RANGES = 64
 def floor_to(instant: Column, unit: int) -> Column:
     """Give the start of the window that ``instant`` lies in."""
     return instant - f.pmod(instant, f.lit(unit))
+
+
+def day_of(instant: Column) -> Column:
+    """Give the day that ``instant`` (microseconds) lies in, counted from 1970: a fraction of what a calendar takes."""
+    return f.call_function("div", floor_to(instant, DAY_US), f.lit(DAY_US)).cast("int")
 
 
 def window_length(start: Column, unit: int, known_through: int) -> Column:
@@ -68,15 +74,36 @@ def partial_pieces(intervals: DataFrame, unit: int, known_through: int) -> DataF
     started_at = f.col("started_at")
     ended_at = f.least(f.coalesce("ended_at", f.lit(known_through)), f.lit(known_through))
     first, last = whole_windows(started_at, f.col("ended_at"), unit, known_through)
-    head, tail = floor_to(started_at, unit), floor_to(ended_at - 1, unit)
-    head_part = _part(head, started_at, f.least(head + unit, ended_at))
-    tail_part = _part(tail, f.greatest(tail, started_at), ended_at)
-    has_head = head < first
-    has_tail = (tail > last) & (~has_head | (tail > head))
-    parts = f.array(f.when(has_head, head_part), f.when(has_tail, tail_part))
     kept = [name for name in intervals.columns if name not in ("started_at", "ended_at")]
-    # A part that is not there comes as nulls: to filter the array, Spark would leave compiled code.
-    return intervals.select(*kept, f.inline(parts)).where("window_at IS NOT NULL")
+    placed = intervals.select(
+        *kept,
+        started_at.alias("span_started_at"),
+        ended_at.alias("span_ended_at"),
+        first.alias("first"),
+        last.alias("last"),
+        floor_to(started_at, unit).alias("head"),
+        floor_to(ended_at - 1, unit).alias("tail"),
+    )
+    head, tail = f.col("head"), f.col("tail")
+    has_head = head < f.col("first")
+    has_tail = (tail > f.col("last")) & (~has_head | (tail > head))
+    # Which parts there are, and not the parts themselves: those would be put into an array for every row.
+    is_tail = (
+        f.when(has_head & has_tail, f.array(f.lit(False), f.lit(True)))
+        .when(has_head, f.array(f.lit(False)))
+        .when(has_tail, f.array(f.lit(True)))
+    )
+    window_at, started_at, ended_at = f.col("window_at"), f.col("span_started_at"), f.col("span_ended_at")
+    return (
+        placed.withColumn("is_tail", f.explode(is_tail))
+        .withColumn("window_at", f.when(f.col("is_tail"), tail).otherwise(head))
+        .select(
+            *kept,
+            "window_at",
+            f.greatest(window_at, started_at).alias("started_at"),
+            f.least(window_at + unit, ended_at).alias("ended_at"),
+        )
+    )
 
 
 def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, known_through: int) -> DataFrame:
@@ -89,15 +116,8 @@ def whole_window_counts(intervals: DataFrame, keys: tuple[str, ...], unit: int, 
     steps = (
         intervals.select(*keys, first.alias("first"), last.alias("last"))
         .where("first <= last")
-        .select(
-            *keys,
-            f.inline(
-                f.array(
-                    f.struct(f.col("first").alias("window_at"), f.lit(1).cast("bigint").alias("step")),
-                    f.struct((f.col("last") + unit).alias("window_at"), f.lit(-1).cast("bigint").alias("step")),
-                )
-            ),
-        )
+        .select(*keys, "first", "last", f.explode(f.array(f.lit(1), f.lit(-1))).alias("step"))
+        .withColumn("window_at", f.when(f.col("step") > 0, f.col("first")).otherwise(f.col("last") + unit))
         .groupBy(*keys, "window_at")
         .agg(f.sum("step").alias("step"))
     )
@@ -134,10 +154,6 @@ def within(days: Collection[date], column: str) -> Column:
     for begin, end in day_ranges(days):
         selected |= (f.col(column) >= _midnight(begin)) & (f.col(column) < _midnight(end))
     return selected
-
-
-def _part(window_at: Column, started_at: Column, ended_at: Column) -> Column:
-    return f.struct(window_at.alias("window_at"), started_at.alias("started_at"), ended_at.alias("ended_at"))
 
 
 def _midnight(day: date) -> Column:

@@ -82,16 +82,17 @@ class Derived:
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         covered = planned.cut_coverage(known_time.site_coverage(said, losses, through)).localCheckpoint()
         by_day = known_time.coverage_windows(covered, DAY, begins, through).localCheckpoint()
+        known = known_time.KnownDays.of(by_day)
         lives = window_accounts.spans_since(self.intervals, begins, through)
         self.spans = planned.cut_spans(lives)
         self.maintenance_days = planned.sender_days(lives)
         self.coverage_daily = known_time.site_coverage_daily(by_day)
-        self.exceptions = window_accounts.sender_day_exceptions(self.spans, by_day, through, interval).localCheckpoint()
+        self.exceptions = window_accounts.sender_day_exceptions(self.spans, known, through, interval).localCheckpoint()
         self.hours = window_accounts.site_availability_hourly(
-            self.spans, self.exceptions, by_day, through, interval
+            self.spans, self.exceptions, known, through, interval
         ).localCheckpoint()
         self.days = window_accounts.site_availability_daily(
-            self.spans, self.exceptions, by_day, through, interval
+            self.spans, self.exceptions, known, through, interval
         ).localCheckpoint()
         self.fleet = window_accounts.over_sites(self.days)
 
@@ -111,6 +112,7 @@ def test_random_histories_are_accounted_for_to_the_microsecond(
     draw = random.Random(random.getrandbits(32))
     # Small pages: the histories are short.
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
+    monkeypatch.setattr(window_accounts, "_FEW_SPANS", draw.choice((0, 1_000)))
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     known_through = end - draw.choice((0, draw.randrange(1, DAY), (end - START) % DAY, (end - START) % HOUR))
     loss = START + draw.randrange(0, 3 * DAY)

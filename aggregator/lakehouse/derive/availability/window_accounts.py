@@ -8,10 +8,13 @@ maintenance.
 """
 
 from collections.abc import Callable, Mapping
+from functools import reduce
+from operator import add
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from aggregator.lakehouse.derive.coverage.known_time import KnownDays
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, DOWN, MAINTENANCE, SENDER, UNKNOWN, UP, site_bucket
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.tables.schemas import SITE_AVAILABILITY_DAILY
@@ -19,6 +22,7 @@ from aggregator.lakehouse.warehouse.windows import (
     DAY_US,
     HOUR_US,
     begin_of_bucket,
+    day_of,
     floor_to,
     partial_pieces,
     whole_window_counts,
@@ -29,6 +33,8 @@ from aggregator.lakehouse.warehouse.windows import (
 _SUM = "decimal(38,0)"
 """Of what is published. A window of one site has room in a BIGINT, for a hundred million senders, and is summed in it:
 decimals take many times as long."""
+_FEW_SPANS = 4
+"""Spans of a day, nearly all of which have one or two, that are written out one by one."""
 _KNOWN_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us")
 _TIMES = (*_KNOWN_TIMES, "absent_us")
 
@@ -51,12 +57,11 @@ def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: 
 
 
 def sender_day_exceptions(
-    spans: DataFrame, coverage_by_day: DataFrame, known_through: int, registration_interval: int
+    spans: DataFrame, known_days: KnownDays, known_through: int, registration_interval: int
 ) -> DataFrame:
     """Give the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
 
-    ``spans`` is of ``spans_since``, cut at maintenance by ``planned``, ``coverage_by_day`` of ``coverage_windows``;
-    ``registration_interval`` is in microseconds.
+    ``spans`` is of ``spans_since``, cut at maintenance by ``planned``; ``registration_interval`` is in microseconds.
     """
     first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
     spans = spans.withColumn("outlasts", _outlasts(known_through))
@@ -77,9 +82,7 @@ def sender_day_exceptions(
     )
 
     def observed(pieces: DataFrame) -> DataFrame:
-        return _observed(
-            pieces.withColumn("cut_hours", _cut_hours(known_through)), coverage_by_day, DAY_US, "cut_hours"
-        )
+        return _observed(pieces.withColumn("cut_hours", _cut_hours(known_through)), known_days, DAY_US, "cut_hours")
 
     partial = observed(partial_pieces(spans, DAY_US, known_through))
     summed = partial.groupBy(*SENDER, "window_at").agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
@@ -87,7 +90,7 @@ def sender_day_exceptions(
     times = summed.unionByName(observed(whole).select(*SENDER, "window_at", *_sums(_alone), "cut_hours"))
     window_us = window_length(f.col("window_at"), DAY_US, known_through)
     return times.select(
-        f.to_date(f.timestamp_micros("window_at")).alias("day"),
+        f.date_from_unix_date(day_of(f.col("window_at"))).alias("day"),
         *SENDER,
         window_us.alias("window_us"),
         "up_us",
@@ -106,7 +109,7 @@ def sender_day_exceptions(
 def site_availability_hourly(
     spans: DataFrame,
     exceptions: DataFrame,
-    coverage_by_day: DataFrame,
+    known_days: KnownDays,
     known_through: int,
     interval: int,
 ) -> DataFrame:
@@ -114,8 +117,8 @@ def site_availability_hourly(
 
     ``exceptions`` has the rows of ``sender_day_exceptions``.
     """
-    whole = _whole_windows(spans, coverage_by_day, HOUR_US, known_through)
-    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), coverage_by_day, HOUR_US)
+    whole = _whole_windows(spans, known_days, HOUR_US, known_through)
+    pieces = _observed(partial_pieces(spans, HOUR_US, known_through), known_days, HOUR_US)
     partial = pieces.groupBy("region", "site", "window_at").agg(*_sums())
     together = whole.unionByName(partial, allowMissingColumns=True).unionByName(
         _senders_of_cut_hours(exceptions), allowMissingColumns=True
@@ -127,11 +130,11 @@ def site_availability_hourly(
 
 
 def site_availability_daily(
-    spans: DataFrame, exceptions: DataFrame, coverage_by_day: DataFrame, known_through: int, interval: int
+    spans: DataFrame, exceptions: DataFrame, known_days: KnownDays, known_through: int, interval: int
 ) -> DataFrame:
     """Give the rows of the table ``site_availability_daily``: the exceptions, and the days that up intervals fill."""
-    whole = _whole_windows(spans.where(f.col("state") == UP), coverage_by_day, DAY_US, known_through)
-    others = exceptions.groupBy("region", "site", f.unix_micros(f.col("day").cast("timestamp")).alias("window_at")).agg(
+    whole = _whole_windows(spans.where(f.col("state") == UP), known_days, DAY_US, known_through)
+    others = exceptions.groupBy("region", "site", (f.unix_date("day") * f.lit(DAY_US)).alias("window_at")).agg(
         f.count(f.lit(1)).alias("sender_count"),
         *(f.sum(name).alias(name) for name in _KNOWN_TIMES),
         f.sum(f.col("window_us") - f.col("absent_us")).alias("lived_us"),
@@ -187,7 +190,7 @@ def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
     Counted by day: to bring the pieces of every sender's every hour together would take as long as all the rest.
     """
     counts = (f.sum(f.getbit("cut_hours", f.lit(hour))).alias(f"hour_{hour}") for hour in range(24))
-    day_at = f.unix_micros(f.col("day").cast("timestamp"))
+    day_at = f.unix_date("day") * f.lit(DAY_US)
     hours = f.array(
         *(
             f.struct((f.col("day_at") + hour * HOUR_US).alias("window_at"), f.col(f"hour_{hour}").alias("sender_count"))
@@ -198,7 +201,7 @@ def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
     return by_day.select("region", "site", f.inline(hours)).where("sender_count > 0")
 
 
-def _whole_windows(spans: DataFrame, coverage_by_day: DataFrame, unit: int, known_through: int) -> DataFrame:
+def _whole_windows(spans: DataFrame, known_days: KnownDays, unit: int, known_through: int) -> DataFrame:
     """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
     window_at, count = f.col("window_at"), f.col("whole_count")
     counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through).select(
@@ -209,10 +212,10 @@ def _whole_windows(spans: DataFrame, coverage_by_day: DataFrame, unit: int, know
         window_at.alias("started_at"),
         (window_at + window_length(window_at, unit, known_through)).alias("ended_at"),
     )
-    windows = _with_coverage(counts, coverage_by_day, unit)
+    windows = _with_coverage(counts, known_days, unit)
     length = f.col("ended_at") - f.col("started_at")
     known_us, planned_us = (
-        _known_and_planned(length) if unit != DAY_US else (f.col("known_us"), f.col("maintenance_us"))
+        _known_and_planned(length, known_days) if unit != DAY_US else (f.col("known_us"), f.col("maintenance_us"))
     )
     timed = windows.select(
         *BLOCK,
@@ -233,18 +236,18 @@ def _whole_windows(spans: DataFrame, coverage_by_day: DataFrame, unit: int, know
     )
 
 
-def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int, *kept: str) -> DataFrame:
+def _observed(pieces: DataFrame, known_days: KnownDays, unit: int, *kept: str) -> DataFrame:
     """Add to each piece ``observed_us`` and ``planned_us``, how much of it was observed and is maintenance.
 
     Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
     The columns ``kept`` stay.
     """
     length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
-    known_us, planned_us = _known_and_planned(length)
+    known_us, planned_us = _known_and_planned(length, known_days)
     observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(known_us)
     planned = f.when(state == MAINTENANCE, length).otherwise(planned_us)
     is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
-    return _with_coverage(pieces, coverage_by_day, unit).select(
+    return _with_coverage(pieces, known_days, unit).select(
         *SENDER,
         "state",
         "window_at",
@@ -256,32 +259,41 @@ def _observed(pieces: DataFrame, coverage_by_day: DataFrame, unit: int, *kept: s
     )
 
 
-def _with_coverage(pieces: DataFrame, coverage_by_day: DataFrame, unit: int) -> DataFrame:
+def _with_coverage(pieces: DataFrame, known_days: KnownDays, unit: int) -> DataFrame:
     """Add what is known of the day of each piece."""
     day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
     sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
-    known = coverage_by_day.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
+    known = known_days.rows.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
     return pieces.withColumn("day_at", day_at).join(known, [*BLOCK, "day_at"], "left")
 
 
-def _known_and_planned(length: Column) -> tuple[Column, Column]:
+def _known_and_planned(length: Column, known_days: KnownDays) -> tuple[Column, Column]:
     """Say how much of a piece of such a length was observed, and how much of it lies in maintenance."""
-    return _overlap("known_us", "known_spans", length), _overlap("maintenance_us", "maintenance_spans", length)
-
-
-def _overlap(total: str, spans: str, length: Column) -> Column:
-    """Say how much of a piece lies in the day's ``spans``, which come to ``total``."""
-    overlaps = f.transform(
-        spans,
-        lambda span: f.greatest(
-            f.least(span["ended_at"], f.col("ended_at")) - f.greatest(span["started_at"], f.col("started_at")), f.lit(0)
-        ),
+    return (
+        _overlap("known_us", "known_spans", known_days.most_known, length),
+        _overlap("maintenance_us", "maintenance_spans", known_days.most_planned, length),
     )
+
+
+def _overlap(total: str, spans: str, most: int, length: Column) -> Column:
+    """Say how much of a piece lies in the day's ``spans``, ``most`` of them, which come to ``total``."""
+
+    def overlap(span: Column) -> Column:
+        ends, starts = f.least(span["ended_at"], f.col("ended_at")), f.greatest(span["started_at"], f.col("started_at"))
+        return f.greatest(ends - starts, f.lit(0))
+
+    if most <= _FEW_SPANS:
+        # To go through an array, Spark would leave compiled code, for all pieces.
+        count = f.size(spans)
+        each = (f.when(count > number, overlap(f.get(spans, f.lit(number)))).otherwise(0) for number in range(most))
+        overlaps = reduce(add, each, f.lit(0).cast("bigint"))
+    else:
+        overlaps = f.aggregate(f.transform(spans, overlap), f.lit(0).cast("bigint"), add)
     # A day that lies in them throughout, or not at all, needs no look at them.
     return (
         f.when(f.coalesce(f.col(total) == 0, f.lit(True)), 0)
         .when(f.col(total) == f.col("window_us"), length)
-        .otherwise(f.aggregate(overlaps, f.lit(0).cast("bigint"), lambda sum_, overlap: sum_ + overlap))
+        .otherwise(overlaps)
     )
 
 

@@ -7,6 +7,7 @@ ends at ``known_through``: a watermark of a clock ahead of ours vouches up to th
 """
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
@@ -16,6 +17,24 @@ from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.warehouse.windows import DAY_US, begin_of_bucket, floor_to, window_length
 
 _LAYERS = (Cause.LOST, Cause.CONTESTED, Cause.OBSERVED, Cause.ASSUMED, Cause.PUT_BACK, Cause.ADVISORIES_MISSING)
+
+
+class KnownDays(NamedTuple):
+    """Rows of ``coverage_windows`` by day; how many there are, and spans in all of them, and at most in one of them."""
+
+    rows: DataFrame
+    day_count: int
+    span_count: int
+    most_known: int
+    most_planned: int
+
+    @classmethod
+    def of(cls, rows: DataFrame) -> Self:
+        """Look at ``rows``, which are computed already."""
+        known, planned = f.size("known_spans"), f.size("maintenance_spans")
+        found = rows.agg(f.count(f.lit(1)), f.sum(known + planned), f.max(known), f.max(planned)).first()
+        assert found is not None
+        return cls(rows, *(each or 0 for each in found))
 
 
 def site_coverage(spans: DataFrame, losses: Sequence[tuple[int, int]], known_through: int) -> DataFrame:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 
 from aggregator.archive.reach import UNSUPPORTED
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
-from aggregator.lakehouse.warehouse.windows import DAY_US, floor_to
+from aggregator.lakehouse.warehouse.windows import DAY_US, day_of, floor_to
 from shared.identifiers import AdvisoryKind
 
 BLOCK = ("region", "site", "block")
@@ -156,23 +156,27 @@ def _following(words: DataFrame) -> DataFrame:
     )
     ended_by = f.when(ended_at == f.col("unheard_until"), AdvisoryKind.RETIRED).otherwise(_named(after, _WORDS))
 
-    def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column, rests_on: list[Column]) -> Column:
-        named = (state, started_at, ended_at, ended_by), ("state", "started_at", "ended_at", "ended_by")
-        return f.struct(*(column.alias(name) for column, name in zip(*named, strict=True)), *rests_on)
+    silent_since, is_silent = f.col("told_silent_since"), f.col("is_silent")
+    # Which parts there are, and not the parts themselves: those would be put into an array for every row.
+    parts = f.when(silent_since.isNull(), f.array(f.lit(False))).otherwise(f.array(f.lit(False), f.lit(True)))
 
-    def advisory(at: str, rank: str, event_id: str, basis: Column) -> list[Column]:
-        kind = _named(f.pmod(f.col(rank), f.lit(_RANKS)), _KINDS).alias("advisory_kind")
-        id_ = f.col(event_id).alias("advisory_id")
-        return [f.col(at).alias("advisory_at"), kind, id_, basis.alias("basis")]
+    def part(name: str, own: Column, of_silence: Column) -> Column:
+        return f.when(is_silent, of_silence).otherwise(own).alias(name)
 
-    own = advisory("occurred_at", "rank", "event_id", f.col("basis"))
-    theirs = advisory("heard_again_at", "next_rank", "next_event_id", f.lit(INFERRED))
-    started_at, silent_since, heard_at = f.col("started_at"), f.col("told_silent_since"), f.col("heard_again_at")
-    whole = part(_state(word), started_at, ended_at, ended_by, own)
-    heard = part(f.lit(UP), started_at, silent_since, f.lit(str(AdvisoryKind.STALE)), own)
-    silent = part(f.lit(DOWN), silent_since, heard_at, ended_by, theirs)
-    parts = f.when(silent_since.isNull(), f.array(whole)).otherwise(f.array(heard, silent))
-    return following.select(*SENDER, "episode", "episode_started_at", "heard_again_at", f.inline(parts))
+    return following.withColumn("is_silent", f.explode(parts)).select(
+        *SENDER,
+        "episode",
+        "episode_started_at",
+        "heard_again_at",
+        part("state", _state(word), f.lit(DOWN)),
+        part("started_at", f.col("started_at"), silent_since),
+        part("ended_at", f.coalesce(silent_since, ended_at), f.col("heard_again_at")),
+        f.when(~is_silent & silent_since.isNotNull(), AdvisoryKind.STALE).otherwise(ended_by).alias("ended_by"),
+        part("advisory_at", f.col("occurred_at"), f.col("heard_again_at")),
+        _named(f.pmod(part("rank", f.col("rank"), f.col("next_rank")), f.lit(_RANKS)), _KINDS).alias("advisory_kind"),
+        part("advisory_id", f.col("event_id"), f.col("next_event_id")),
+        part("basis", f.col("basis"), f.lit(INFERRED)),
+    )
 
 
 def supported(last_seen_at: Column, occurred_at: Column) -> Column:
@@ -301,4 +305,4 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
 
 
 def _day(microseconds: Column) -> Column:
-    return f.to_date(f.timestamp_micros(microseconds))
+    return f.date_from_unix_date(day_of(microseconds))
