@@ -13,9 +13,15 @@ def reason_of(error: OSError, named: Path | None = None) -> str:
     'permission denied'
     >>> reason_of(OSError("nothing listens there"))
     'nothing listens there'
+    >>> reason_of(OSError(98, "error while attempting to bind on address ('127.0.0.1', 8480): address already in use"))
+    'address already in use'
+    >>> import ssl
+    >>> reason_of(ssl.SSLError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"))
+    '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'
     """
-    # Some of asyncio's texts name the address once more: the system's own do not.
-    text = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+    # Some of asyncio's texts name the address once more; what libraries raise as classes of theirs has their numbers.
+    is_systems = type(error).__module__ == OSError.__module__
+    text = os.strerror(error.errno) if is_systems and error.errno else error.strerror
     if not text:
         return str(error) or type(error).__name__
     reason = text[:1].lower() + text[1:]
