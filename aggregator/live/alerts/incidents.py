@@ -36,6 +36,7 @@ from shared.instants import MINUTE, SECOND
 
 HUB_BEHIND: Final = "hub_behind"
 REGION_BEHIND: Final = "region_behind"
+CATCHING_UP: Final = "agent_behind"
 SILENT: Final = (REGION_BEHIND, "agent_silent", "agent_stopped")
 """The reasons of sites of which nothing is heard."""
 MOST_NODES: Final = 100
@@ -296,17 +297,25 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     return msgspec.structs.replace(
         incident,
-        # A place on its way back has reasons that were never its cause: a region's agents are silent until it is read.
-        reason=(not seen.clear and seen.reason) or incident.reason,
+        reason=incident.reason if seen.clear else _cause(incident.reason, seen.reason),
         known_until_us=seen.now_us,
         node_count=seen.node_count,
-        expected_count=seen.expected_count,
+        # What it took is told beside those that were expected then: some may be retired by now.
+        expected_count=max(incident.expected_count, incident.most_count) if seen.clear else seen.expected_count,
         most_count=max(incident.most_count, seen.node_count),
         nodes=nodes,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
         outcome=None if not ended else Outcome.RETIRED if is_given_up else Outcome.RECOVERED,
     )
+
+
+def _cause(reason: str, reason_now: str) -> str:
+    """Give why a place is unknown. What it says on its way back never was the cause: it catches up, and a region's
+    agents are silent until it is read.
+    """
+    is_coming_back = reason_now == CATCHING_UP or (reason == REGION_BEHIND and reason_now in SILENT)
+    return reason if is_coming_back or not reason_now else reason_now
 
 
 def _observations(

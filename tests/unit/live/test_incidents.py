@@ -239,16 +239,28 @@ def test_a_region_that_catches_up_is_lost_until_its_sites_are_known() -> None:
     for minutes in range(3, 9):
         behind = [msgspec.structs.replace(each, unknown="agent_behind") for each in cut]
         watch.see(*behind, now=NOON + minutes * MINUTE)
-    assert (list(watch.open), watch.open[REGION].reason) == ([REGION], "agent_behind")
+    assert (list(watch.open), watch.open[REGION].reason) == ([REGION], "region_behind")
 
 
-def test_what_a_place_says_on_its_way_back_was_not_its_cause() -> None:
+@pytest.mark.parametrize("count", [1, 4])
+def test_what_a_place_says_on_its_way_back_was_not_its_cause(count: int) -> None:
     watch = Watch()
-    cut = Site(unknown="region_behind")
-    watch.see(cut, now=NOON + 2 * MINUTE)
-    watch.see(msgspec.structs.replace(cut, unknown="agent_silent"), now=NOON + 3 * MINUTE)
-    watch.see(Site(known_until_us=NOON + 6 * MINUTE))
+    cut = [Site(site=f"dub{number}", unknown="region_behind") for number in range(count)]
+    watch.see(*cut, now=NOON + 2 * MINUTE)
+    for minutes, reason in enumerate(("agent_silent", "agent_stopped", "agent_behind"), start=3):
+        watch.see(*(msgspec.structs.replace(each, unknown=reason) for each in cut), now=NOON + minutes * MINUTE)
+    for minutes in (6, 9):
+        watch.see(*(Site(site=each.site, known_until_us=NOON + minutes * MINUTE) for each in cut))
     assert [(each.key, each.reason) for each in watch.ended] == [(REGION, "region_behind")]
+
+
+def test_what_an_incident_took_is_told_of_those_that_were_expected_then() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(214), known_until_us=NOON + MINUTE))
+    for minutes in (2, 6):
+        watch.see(Site(expected_count=16, retired_count=214, known_until_us=NOON + minutes * MINUTE))
+    (over,) = watch.ended
+    assert (over.most_count, over.expected_count, over.outcome) == (214, 230, Outcome.RETIRED)
 
 
 def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:

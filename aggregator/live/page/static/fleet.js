@@ -101,13 +101,13 @@ export function fleetPage(root, { announce }) {
   const sites = new Map();
   let siteTotal = 0;
   let points = [];
-  let open = new Map();
+  let open = null;
 
   function drawNumbers() {
     if (!fleet) return;
     show(title, headline(fleet.counts));
     numbers.replaceChildren(figures(fleet.counts, "/senders?state="), bar(fleet.counts));
-    if (!open.size) drawIncidents();
+    if (open && !open.size) drawIncidents();
     tick();
   }
 
@@ -160,7 +160,7 @@ export function fleetPage(root, { announce }) {
   function drawPoints() {
     const details = drawn.querySelector("details")?.open;
     // What was recorded last holds until now.
-    const shown = points.length && fleet.now_us > points.at(-1).at_us ? [...points, { at_us: fleet.now_us, counts: fleet.counts }] : points;
+    const shown = fleet && points.length && fleet.now_us > points.at(-1).at_us ? [...points, { at_us: fleet.now_us, counts: fleet.counts }] : points;
     drawn.replaceChildren(curve(shown, Math.max(280, drawn.clientWidth)));
     if (details) drawn.querySelector("details").open = true;
   }
@@ -230,6 +230,7 @@ export function fleetPage(root, { announce }) {
       site: siteChanged,
       advisory: prepend,
       incident: (incident) => {
+        if (!open) return;
         if (goesOn(incident)) open.set(incident.incident_id, incident);
         else open.delete(incident.incident_id);
         drawIncidents();

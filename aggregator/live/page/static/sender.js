@@ -103,8 +103,8 @@ export function senderPage(root, { parameters }) {
 }
 
 /** Choria's adapters wrap a registration into a text: show the JSON in it. */
-function unfolded(_, value) {
-  if (typeof value !== "string" || !/^[{[]/.test(value)) return value;
+function unfolded(key, value) {
+  if (key !== "data" || typeof value !== "string" || !/^[{[]/.test(value)) return value;
   try {
     return JSON.parse(value);
   } catch {
