@@ -186,8 +186,17 @@ class _FrameParser(Parser):
 
     async def parse(self, data: bytes = b"") -> None:
         """Take what has arrived; an incomplete frame waits for the rest of it."""
-        connection, receivers = self._connection, self._client.receivers
         arrived: dict[bytes, list[Frame]] = {sid: [] for sid in self._client.frame_receivers}
+        try:
+            await self._parse(data, arrived)
+        finally:
+            for sid, frames in arrived.items():
+                receive = self._client.frame_receivers.get(sid)
+                if frames and receive is not None:
+                    receive(frames)
+
+    async def _parse(self, data: bytes, arrived: dict[bytes, list[Frame]]) -> None:
+        connection, receivers = self._connection, self._client.receivers
         data = self._rest + data if self._rest else data
         size = len(data)
         at = taken = taken_size = 0
@@ -237,17 +246,9 @@ class _FrameParser(Parser):
                 at = body
             if self._connection is not connection:
                 # It ended the connection: what else came over that is void.
-                self._hand_over(arrived)
                 return
         self._rest = data[at:]
         self._client.count_direct(taken, taken_size)
-        self._hand_over(arrived)
-
-    def _hand_over(self, arrived: dict[bytes, list[Frame]]) -> None:
-        for sid, frames in arrived.items():
-            receive = self._client.frame_receivers.get(sid)
-            if frames and receive is not None:
-                receive(frames)
 
     async def _take(self, frame: _Message, header: bytes, body: bytes) -> None:
         receive = self._client.receivers.get(frame.sid)

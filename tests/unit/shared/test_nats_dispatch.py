@@ -1,12 +1,15 @@
 """Messages are read whole from a connection, however their bytes arrive, and go straight to who waits for them."""
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
 
 import pytest
 from nats.aio.subscription import Subscription
 from nats.errors import ProtocolError
 
-from shared.nats.dispatch import DirectClient
+from shared.nats.dispatch import DirectClient, Frame
 
 DIRECT, QUEUED, FRAMES = b"1", 2, b"3"
 
@@ -51,8 +54,8 @@ class Connection:
         self.queued = Subscription(self.client, QUEUED, "q")
         self.client._subs[QUEUED] = self.queued
         self.client.receivers[DIRECT] = lambda *message: self.direct.append(message)
-        self.frames: list[tuple[bytes, ...]] = []
-        self.client.frame_receivers[FRAMES] = self.frames.extend
+        self.frames: list[Sequence[Frame]] = []
+        self.client.frame_receivers[FRAMES] = self.frames.append
 
     async def arrives(self, data: bytes) -> None:
         await self.client._ps.parse(data)
@@ -64,7 +67,8 @@ async def test_messages_are_the_same_however_their_bytes_arrive(size: int) -> No
     for first in range(0, len(STREAM), size):
         await connection.arrives(STREAM[first : first + size])
     assert connection.direct == DIRECTLY
-    assert connection.frames == AS_FRAMES
+    assert list(chain.from_iterable(connection.frames)) == AS_FRAMES
+    assert size < len(STREAM) or len(connection.frames) == 1
     assert [message.data for message in [await connection.queued.next_msg(1)]] == [b"\r\n\r\n"]
 
 
@@ -87,6 +91,22 @@ async def test_nothing_more_is_taken_from_a_connection_that_a_message_ended() ->
     await connection.arrives(b"MSG a 1 1\r\n1\r\nMSG a 1 1\r\n2\r\n")
     await connection.arrives(b"MSG a 1 1\r\n3\r\n")
     assert [data for _, _, data, _ in connection.direct] == [b"1", b"3"]
+
+
+@pytest.mark.parametrize("behind", [b"NONSENSE\r\n", b"MSG a 1 1\r\n1\r\n"], ids=["no protocol", "an end"])
+async def test_frames_that_came_whole_are_handed_over_whatever_is_behind_them(behind: bytes) -> None:
+    connection = Connection()
+    connection.client.receivers[DIRECT] = lambda *_message: connection.client._ps.reset()
+    with suppress(ProtocolError):
+        await connection.arrives(b"MSG b 3 1\r\n1\r\n" + behind + b"MSG b 3 1\r\n2\r\n")
+    assert connection.frames == [[(b"b", b"", b"", b"1")]]
+
+
+async def test_whoever_has_unsubscribed_meanwhile_gets_nothing() -> None:
+    connection = Connection()
+    connection.client.receivers[DIRECT] = lambda *_message: connection.client.frame_receivers.clear()
+    await connection.arrives(b"MSG b 3 1\r\n1\r\nMSG a 1 1\r\n1\r\n")
+    assert connection.frames == []
 
 
 @pytest.mark.parametrize("line", [b"MSG a 1\r\n", b"MSG a one 1\r\n1\r\n", b"HMSG a 1 5\r\n", b"NONSENSE\r\n"])
