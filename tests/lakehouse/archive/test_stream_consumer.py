@@ -122,3 +122,26 @@ async def test_what_is_wanted_comes_whether_the_server_chooses_or_all_is_asked_f
     turns = [now for before, now in pairwise([True, *chosen_by_server]) if now != before]
     assert turns[:3] == [False, True, False]
     assert chosen_by_server[-1]
+
+
+async def test_what_is_large_and_not_wanted_is_left_to_the_server_from_then_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_consumer, "CHOSEN_MESSAGES", 4)
+    wanted = (SUBJECT, "fleet.eu-west.*.nodes.advisory.*")
+    others = Message("fleet.eu-west.dub1.nodes.registration", b"1" * 1_000)
+    hub = Hub(tmp_path)
+    await asyncio.to_thread(hub.start)
+    try:
+        await asyncio.to_thread(hub.publish, [Message(SUBJECT, b"1"), Message(SUBJECT, b"1"), others] * 10)
+        client = await connect(hub.connection, name="test", deadline=DEADLINE)
+        async with client, StreamConsumer(client, api_prefix(), ARCHIVE, DEADLINE, wanted) as consumer:
+            chosen_by_server, following = list[bool](), 1
+            for _ in range(4):
+                messages, _ = await consumer.fetch(following, 4)
+                assert messages is not None
+                following = int(messages.sequences[-1]) + 1
+                chosen_by_server.append(consumer._server_chooses)
+    finally:
+        await asyncio.to_thread(hub.stop)
+    assert chosen_by_server == [False, True, True, True]
