@@ -8,7 +8,7 @@ published, are two readings of one archive.
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -231,9 +231,8 @@ def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, S
 
 def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
     """Tell whether each life that was told of a retired sender ended as it began: the tables have no time of it."""
-    story = list(_story(fleet, store, key))
-    ended = {entry.at for entry in story if entry.kind is AdvisoryKind.RETIRED}
-    return all(entry.at in ended for entry in story)
+    story = _story(fleet, store, key)
+    return all(entry.kind is AdvisoryKind.RETIRED or entry.at == later.at for later, entry in pairwise(story))
 
 
 def _has_forgotten(fleet: Fleet, key: Key) -> bool:
