@@ -83,8 +83,7 @@ class IncidentWatch:
     async def look(self, service: Service, view: View) -> None:
         """Judge the fleet as it is now."""
         changed = self.book.look(view)
-        for incident in changed:
-            service.publish("incident", incident)
+        service.publish_all("incident", changed)
         if self._telling is None:
             self._service = service
             self._telling = asyncio.create_task(self._alerts.run())

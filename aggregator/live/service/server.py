@@ -60,6 +60,7 @@ PING = 15
 """Seconds of silence after which a listener is sent a comment."""
 MOST_ADVISORIES = 200
 """So many advisories of one look are published; of more, the last ones."""
+RECORDS_OF_EVENT = 200
 MOST_BODY = 1 << 20
 MOST_READERS = 4
 """So many questions are looked up at once, and others wait: threads are left for what is to be committed."""
@@ -201,6 +202,11 @@ class Service:
         """Give every listener an event."""
         self.broadcast.publish(name, msgspec.json.encode(record))
 
+    def publish_all(self, name: str, records: Sequence[object]) -> None:
+        """Give every listener events of many records each: only so many may wait until it gets its turn."""
+        for begin in range(0, len(records), RECORDS_OF_EVENT):
+            self.publish(name, records[begin : begin + RECORDS_OF_EVENT])
+
     def _on_changes(self, changes: Changes) -> None:
         self.message_count += changes.message_count
         if not self.feed.is_ready:
@@ -230,9 +236,7 @@ class Service:
         if view.whole != self._fleet:
             self._fleet = view.whole
             self.publish("fleet", view.whole)
-        changed = list(self._changed_sites(view))
-        for begin in range(0, len(changed), 200):
-            self.publish("site", changed[begin : begin + 200])
+        self.publish_all("site", list(self._changed_sites(view)))
         if self._advisories:
             self.publish("advisory", self._advisories)
             self._advisories = []

@@ -2,11 +2,14 @@
 
 import asyncio
 import http.client
+import os
 import resource
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 import uvicorn
 
 from aggregator.live.service.connections import MOST, bounded
-from shared.instants import MINUTE
+from aggregator.live.service.events import WAITING
+from shared.instants import HOUR, MINUTE
 from shared.nats.settings import ConnectionSettings
 from tests.integration.live.test_serve import now
 from tests.support.command_process import running
@@ -82,6 +86,26 @@ async def test_a_hundred_browsers_are_told_alike_and_those_that_stand_still_are_
         assert each.heard == list(range(each.heard[0], each.heard[-1] + 1))
     # It keeps the last events, for those who come back, and the new names.
     assert grown < 100
+
+
+async def test_hundreds_of_incidents_that_begin_at_once_drop_nobody(hub: Hub, service: LiveService) -> None:
+    at = now() - HOUR
+    blocks = [Block("us-east", f"site{number}") for number in range(WAITING + 50)]
+    known = (block.watermark(at, now()) for block in blocks)
+    last = await asyncio.to_thread(hub.publish, [*(block.new("web1", at) for block in blocks), *known])
+    await asyncio.to_thread(service.wait_through, last)
+    async with listening(service.port, "", {Pace.ON: 3}) as listeners:
+        on = listeners[Pace.ON]
+        await until(lambda: all(each.heard for each in on), "they listen")
+        before = max(each.heard[-1] for each in on)
+        # What came while it stood still is in one look.
+        os.kill(service.process.pid, signal.SIGSTOP)
+        await asyncio.to_thread(hub.publish, [block.stale("web1", at) for block in blocks])
+        os.kill(service.process.pid, signal.SIGCONT)
+        begun = partial(service.get, "incidents")
+        await until(lambda: len(begun()["incidents"]) == len(blocks), "all have begun")
+        await until(lambda: all(each.is_dropped or each.heard[-1] > before for each in on), "they are told")
+        assert [each.is_dropped for each in on] == [False] * 3
 
 
 async def test_whoever_sends_no_whole_request_is_cut_and_never_keeps_others_out(service: LiveService) -> None:

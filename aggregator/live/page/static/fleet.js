@@ -102,6 +102,7 @@ export function fleetPage(root, { announce }) {
   let siteTotal = 0;
   let points = [];
   let open = null;
+  let due = 0;
 
   function drawNumbers() {
     if (!fleet) return;
@@ -140,6 +141,7 @@ export function fleetPage(root, { announce }) {
   }
 
   function drawIncidents() {
+    due = 0;
     const list = inOrder(open.values());
     incidents.replaceChildren(
       h("h2", { id: "wrong" }, list.length ? counted(list.length, "open incident") : "No open incident"),
@@ -233,12 +235,13 @@ export function fleetPage(root, { announce }) {
         if (!open) return;
         if (goesOn(incident)) open.set(incident.incident_id, incident);
         else open.delete(incident.incident_id);
-        drawIncidents();
+        due ||= requestAnimationFrame(drawIncidents);
       },
     },
     end: () => {
       resized.disconnect();
       clearInterval(minutely);
+      cancelAnimationFrame(due);
     },
   };
 }

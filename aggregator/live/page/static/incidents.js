@@ -47,8 +47,10 @@ export function incidentsPage(root) {
   const past = h("section");
   root.append(h("h1", {}, "Incidents"), h("p", { class: "lead" }, "One for each cause and place. An incident ends when its cause is gone, its senders are retired, or an operator closes the place; that nobody can see it ends nothing."), now, past);
   let all = new Map();
+  let due = 0;
 
   function draw() {
+    due = 0;
     const list = inOrder(all.values());
     const open = list.filter(goesOn);
     const parts = list.filter((each) => !each.ended_at_us && each.within);
@@ -67,8 +69,9 @@ export function incidentsPage(root) {
     heard: {
       incident: (incident) => {
         all.set(incident.incident_id, incident);
-        draw();
+        due ||= requestAnimationFrame(draw);
       },
     },
+    end: () => cancelAnimationFrame(due),
   };
 }
