@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -104,13 +103,14 @@ async def running_demo(directory: Path) -> AsyncIterator[Demo]:
         await process.wait()
 
 
-async def nothing_is_left(demo: Demo) -> None:
+def listening(ports: list[int]) -> set[str]:
+    """Give the kernel's numbers of the sockets that listen on ``ports``: whoever takes a port anew has another one."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[3] == "0A" and int(row[1].rpartition(":")[2], 16) in ports}
+
+
+async def nothing_runs(demo: Demo) -> None:
     await until(lambda: not demo.processes(), "every process of the demo is gone", GONE_DEADLINE)
-    assert len(demo.ports()) == 6
-    for port in demo.ports():
-        with socket.socket() as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(("127.0.0.1", port))
 
 
 def asked(directory: Path, query: str) -> str:
@@ -132,7 +132,7 @@ async def test_the_demo_agrees_with_the_truth_whoever_kills_what_and_leaves_tabl
         demo.kill("nyc1/agent.toml")
         demo.kill("servers/dub1/nats-server.conf")
         assert await demo.ended(SUCCESS_DEADLINE) == 0, demo.text
-        await nothing_is_left(demo)
+        await nothing_runs(demo)
     assert "SUCCESS: every promise was kept." in demo.text
     assert "FAILED" not in demo.text
     status = unwrapped(demo.text.partition("what its agent tells an operator meanwhile:")[2])
@@ -164,9 +164,13 @@ async def test_ending_the_demo_leaves_no_process_and_no_port(tmp_path: Path, num
     async with running_demo(tmp_path / "run") as demo:
         await demo.until_said("senders are new")
         assert len(demo.processes()) == 13, "six servers, the live service, three agents, three fleets"
+        ports = demo.ports()
+        sockets = listening(ports)
+        assert len(ports) == len(sockets) == 6
         demo.process.send_signal(number)
         assert await demo.ended(GONE_DEADLINE) == code
-        await nothing_is_left(demo)
+        await nothing_runs(demo)
+        assert not sockets & listening(ports)
 
 
 async def test_spark_dies_with_the_demo(tmp_path: Path) -> None:
