@@ -156,7 +156,8 @@ class QuickRuns:
         path = self._warehouse / "muster" / table.name / "data" / partition / f"{uuid4()}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         count, today = self.run_count, self._noon.date()
-        known = {"site": "dub1", "sender_id": f"n{count}", "window_us": count, "day": today} | row
+        known = {"table_name": table.name, "site": "dub1", "sender_id": f"n{count}", "window_us": count, "day": today}
+        known |= row
         fields = self._fields.setdefault(table.name, {})
         for name in table.column_names:
             if name in known and name not in fields:
