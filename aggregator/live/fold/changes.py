@@ -21,11 +21,10 @@ class Archived(NamedTuple):
     payload: bytes
 
 
-class StoryEntry(NamedTuple):
+class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one before it.
 
-    The fields are the columns of the store's table: ``kind_rank`` stands for the kind, ``place_rank`` orders what was
-    told of one instant.
+    ``kind_rank`` stands for the kind, ``place_rank`` orders what was told of one instant.
     """
 
     sequence: int

@@ -48,7 +48,7 @@ _AT_ONCE = len(AdvisoryKind)
 _AHEAD = -1
 """The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
 _RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
-_RETIRED_RANK = _RANKS[AdvisoryKind.RETIRED]
+_NEW_RANK, _RETIRED_RANK = _RANKS[AdvisoryKind.NEW], _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _DATED_BACK = (STALE, UNHEARD)
 _LONGEST_TEXT = 256
@@ -182,15 +182,15 @@ class Fleet:
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
-        members = self.members[number]
+        members, rank = self.members[number], _RANKS[said.kind]
         sender = members.get(said.value)
         if sender is None:
-            if self._may_be_forgotten(block, said.at_us) and (is_again or said.kind is not AdvisoryKind.NEW):
+            if (is_again or rank != _NEW_RANK) and self._may_be_forgotten(block, said.at_us):
                 # It may be of one who was forgotten.
                 return
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
-        event_id, claimed, kind = said.event_id, said.at_us, said.kind
+        event_id, claimed = said.event_id, said.at_us
         event = event_key(event_id)
         if senders.events[sender] == event:
             return
@@ -200,14 +200,12 @@ class Fleet:
         at = claimed if claimed < archived_at else archived_at
         # Of a new sender it is nearly always so.
         last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
-        is_retired = kind is AdvisoryKind.RETIRED
-        rank = _RANKS[kind]
-        # A NamedTuple's own __new__ is a function in Python.
-        entry = tuple.__new__(StoryEntry, (
+        is_retired = rank == _RETIRED_RANK
+        entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
             said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
             _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else rank,
-        ))  # fmt: skip
+        )  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
