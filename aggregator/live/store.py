@@ -120,7 +120,7 @@ class LiveStore:
         self._pruned_through = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        # Twice the usual: a long archive is read a tenth faster, and a burst does not write much more.
+        # Twice the usual: fewer pages to write while a long archive is read, and a burst is told no later.
         self._database.execute("PRAGMA page_size = 8192")
         self._database.execute("PRAGMA journal_mode = WAL")
         # A power cut may take the last batches with it, and never tears one: they are read again from the archive.
