@@ -75,6 +75,16 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{os.fsencode(text)!r} is not UTF-8, as names and queries are") from None
+    return text
+
+
+TEXT = Parsed("text", _utf8)
+"""Text that can be a name: a terminal of another encoding gives bytes that are none."""
 DURATION = Parsed("duration", lambda text: 0 if text.strip() == "0" else parse_duration(text))
 """``90s`` or ``1h30m`` in microseconds; ``0`` is a duration too."""
 INSTANT = Parsed("instant", parse_instant)

@@ -17,6 +17,7 @@ from enum import StrEnum
 import msgspec
 
 from shared.identifiers import BlockId, Incarnation, InvalidIdentifier, SourcePosition
+from shared.instants import LATEST
 from shared.wire import Watermark
 
 GROWN = 2
@@ -44,7 +45,7 @@ def boot_id(at: int, random: bytes) -> str:
 
 
 def began_at(name: str) -> int | None:
-    """Give when the run of a name began, in microseconds by its own clock; None where an older agent has named it.
+    """Give when the run of a name began, in microseconds by its own clock; None where it does not say.
 
     >>> began_at(boot_id(1_700_000_000_000_000, bytes(10)))
     1700000000000000
@@ -53,7 +54,8 @@ def began_at(name: str) -> int | None:
         at = int(name[:_DIGITS], 16)
     except ValueError:
         return None
-    return at * 1000 if len(name) == 32 and name[_DIGITS] == _VERSION else None
+    is_named_so = len(name) == 32 and name[_DIGITS] == _VERSION and at * 1000 <= LATEST
+    return at * 1000 if is_named_so else None
 
 
 class Namesake(msgspec.Struct, frozen=True):

@@ -38,13 +38,19 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     yield from _secrets(settings)
     path = Path(settings.store.path)
     try:
+        above = next(each for each in path.parents if each.exists())
+        if not above.is_dir():
+            yield bad("store", f"{above} is no directory", "name another place in store.path")
+            return
         yield from _directory(path)
         yield from _leftovers(path)
         yield from _contradictions(path, settings)
         yield from _legibility(path)
         yield from _disk(path, int(settings.store.max_outbox))
-    except PermissionError as error:
+    except OSError as error:
         remedy = "let the agent's user into its directory, and run the doctor as that user"
+        if not isinstance(error, PermissionError):
+            remedy = "mend the disk or what lies there, or name another place in store.path"
         yield bad("store", f"{path}: {reason_of(error, path)}", remedy)
 
 

@@ -209,10 +209,11 @@ def export_outbox(target: Path, write: Callable[[IO[bytes]], int]) -> int:
 
     The file is whole or not there, and readable by its owner alone: registrations say much about a host.
     """
-    made = target.with_name(target.name + ".part")
     try:
+        # A path without a name is a directory.
         if target.exists():
             raise StoreUnreadable(f"{target}: is there already; name a new file")
+        made = target.with_name(target.name + ".part")
         # What lies there is of an export that was killed, or somebody's trap: its mode and its owner would stay.
         made.unlink(missing_ok=True)
         with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _SECRET), "wb")) as file:
@@ -233,12 +234,15 @@ def write_set_apart(database: sqlite3.Connection, rows: Iterable[SetApartRow], f
     """Write a JSON line for each of these records that is still set apart."""
     count = 0
     for each in rows:
+        # An agent may put it back between the two looks.
+        database.execute("BEGIN")
         if database.execute(schema.HAS_SET_APART, (each.row_id,)).fetchone() == (1,):
             row, at = set_apart_row(database, each.row_id)
             record = _record(msgspec.structs.replace(row, row_id=each.row_id))
             record |= {"set_apart_at": at, "limit": each.limit, "needed": each.needed}
             file.write(msgspec.json.encode(record) + b"\n")
             count += 1
+        database.execute("COMMIT")
     return count
 
 

@@ -32,7 +32,7 @@ LISTEN_AGAIN = 10.0
 MOST_SHOWN = 100
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
-_HOST = re.compile(r"^host:[ \t]*(.*?)[ \t]*\r$", re.IGNORECASE | re.MULTILINE)
+_HOST = re.compile(r"^host:(.*)$", re.IGNORECASE | re.MULTILINE)
 _WITHOUT_PORT = re.compile(r"(\[.*\]|[^:]*)(:[0-9]*)?")
 
 Answer = tuple[str, str, str]
@@ -83,7 +83,7 @@ async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: Sq
 
 def _misdirection(request: str, names: set[str]) -> Answer | None:
     """Refuse who asks by a name that is not ours. An address cannot be rebound, and no browser leaves the name out."""
-    for named in _HOST.findall(request):
+    for named in map(str.strip, _HOST.findall(request)):
         found = _WITHOUT_PORT.fullmatch(named)
         if found is None or not (_bare(found[1]) in names or _is_ip_address(found[1].strip("[]"))):
             text = f"not known here as {visible(named)[:MOST_SHOWN]}: add the name to monitor.hosts in the settings\n"

@@ -216,7 +216,8 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
 def copied_lately(store_path: Path) -> bool:
     """Tell whether our store was replaced by a copy a moment ago: another one would not help."""
     try:
-        return time.time() - _before(store_path).stat().st_ctime < COPY_EVERY
+        # Where the clock was set back meanwhile, nobody knows.
+        return 0 <= time.time() - _before(store_path).stat().st_ctime < COPY_EVERY
     except FileNotFoundError:
         return False
 

@@ -16,7 +16,7 @@ from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import page
-from shared.command_group import examples
+from shared.command_group import TEXT, examples
 from shared.sizes import format_size
 from shared.terminal import echo
 
@@ -30,7 +30,7 @@ _TABLE_ROWS = 1000
         'muster-aggregator sql "FROM outages" --format csv > daily.csv',
     )
 )
-@click.argument("query", required=False)
+@click.argument("query", type=TEXT, required=False)
 @config.config_option
 @click.option(
     "--format",

@@ -41,7 +41,7 @@ def named(command: tuple[str, ...]) -> str:
     return " ".join(command)
 
 
-def told(*command: str, config: Path, debug: bool = False) -> tuple[int, str, str]:
+def told(*command: str | bytes, config: Path, debug: bool = False) -> tuple[int, str, str]:
     arguments = [COMMAND, *command, "--config", str(config), *(["--debug"] if debug else [])]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False)
     return done.returncode, done.stdout, done.stderr
@@ -63,6 +63,25 @@ def test_settings_file_that_is_not_there_is_one_line(tmp_path: Path, command: tu
         assert "there is no such file" in " ".join(output.split())
     else:
         assert (code, output, errors) == (1, "", f"muster-agent: {missing}: there is no such file\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("senders", "--limit", "9" * 20), "is not in the range"),
+        (("explain", b"caf\xe9"), r"b'caf\xe9' is not UTF-8, as names and queries are"),
+        (("senders", "--match", b"caf\xe9"), r"b'caf\xe9' is not UTF-8"),
+        (("advisories", "--sender", b"\xff"), r"b'\xff' is not UTF-8"),
+        (("outbox", "--to", ""), ".: is there already; name a new file"),
+    ],
+    ids=str,
+)
+def test_an_argument_that_can_be_none_is_one_clear_line(config: Path, command: tuple[str, ...], said: str) -> None:
+    prepare(config.with_name("agent.db"))
+    code, output, errors = told(*command, config=config)
+    assert (code in (1, 2), output) == (True, "")
+    assert said in " ".join(errors.split())
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("command", READERS, ids=named)

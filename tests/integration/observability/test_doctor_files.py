@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from edge_agent.config import agent
@@ -15,6 +16,7 @@ from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level
 from edge_agent.store import schema
 from edge_agent.store.files import prepare
+from edge_agent.store.marker import marker_of
 from shared.nats.causes import MEND_FILE
 from tests.support.agent.agent_process import SETTINGS
 from tests.support.store.store_batches import advisory, batch, opened
@@ -151,3 +153,18 @@ def test_a_key_that_was_cut_is_not_called_readable_and_well(config_path: Path, b
     assert finding.level is Level.WARN
     assert finding.text.endswith("it must hold 32 bytes in hex")
     assert "makes a new one" in finding.remedy
+
+
+def test_what_lies_in_the_place_of_a_file_or_a_directory_is_one_failure(config_path: Path) -> None:
+    settings = agent.load(config_path)
+    path = Path(settings.store.path)
+    marker_of(path).mkdir()
+    (failed,) = [each for each in check_files(config_path, settings) if each.level is Level.FAIL]
+    assert failed.text == f"{path}: {marker_of(path)}: is a directory"
+    marker_of(path).rmdir()
+
+    (file := path.with_name("file")).touch(0o755)
+    for place in (file / "agent.db", file / "below" / "agent.db"):
+        store = msgspec.structs.replace(settings.store, path=str(place))
+        found = check_files(config_path, msgspec.structs.replace(settings, store=store))
+        assert [each.text for each in found if each.level is Level.FAIL] == [f"{file} is no directory"]

@@ -144,6 +144,7 @@ async def test_the_host_is_asked_by_addresses_and_its_own_names(tmp_path: Path, 
         ("Host: localhost:1@rebound.example\r\n", "localhost:1@rebound.example"),
         ("Host: [::1].rebound.example\r\n", "[::1].rebound.example"),
         ("Host: \r\n", ""),
+        (f"Host:{' ' * 60_000}x\nAccept: *\r\n", "x"),
     ],
 )
 @pytest.mark.parametrize("page", ["/healthz", "/readyz", "/metrics"])

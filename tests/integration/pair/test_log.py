@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -98,7 +99,9 @@ async def has_stored(site: Site, sequence: int) -> bool:
     return await site.last_sequence() >= sequence
 
 
-async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(site: Site, tmp_path: Path) -> None:
+async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
     prepare(theirs)
     prepare(ours)
@@ -121,6 +124,10 @@ async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(site: Site, 
     assert not copied_lately(ours)
     adopt_copy(ours)
     assert copied_lately(ours)
+    now = time.time()
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: now - 3_600)
+        assert not copied_lately(ours), "the clock was set back"
     assert sorted(path.name for path in ours.parent.iterdir()) == [
         "agent.db",
         "agent.db.before-copy",

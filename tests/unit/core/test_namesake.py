@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from edge_agent.core.namesake import Namesake, Sightings, boot_id
+from edge_agent.core.namesake import Namesake, Sightings, began_at, boot_id
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.wire import Watermark
 
@@ -115,3 +115,7 @@ def test_who_has_not_grown_twice_is_in_doubt() -> None:
         sightings.see(float(second), watermark(through))
         doubts.append([other.agent for other in sightings.undecided()])
     assert doubts == [["b"], ["b"], []]
+
+
+def test_a_run_that_says_to_have_begun_in_no_year_of_ours_does_not_say_when_it_began() -> None:
+    assert began_at("ffffffffffff7" + "0" * 19) is None
