@@ -1,9 +1,11 @@
 """Carry out what operators order from the page: through the hub's policy, as the command ``policy`` does."""
 
+import asyncio
 from collections.abc import Iterator
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.api import Operation, OperationDone, OperationKind
+from aggregator.live.known_senders import unheard_of
 from aggregator.live.service.server import Refused
 from aggregator.policy import book as rules
 from aggregator.policy.book import Book
@@ -21,13 +23,16 @@ class PolicyOperations:
     """Adds revisions to the policy of one hub."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
-        self._hub = settings.hub
+        self._hub, self._live_path = settings.hub, settings.live_path
 
     async def carry_out(self, operation: Operation) -> OperationDone:
         """Say it to the agents; raise Refused."""
         done: list[ScopedRevision] = []
         try:
             scope = _scope(operation)
+            unheard = await asyncio.to_thread(unheard_of, self._live_path, scope, operation.senders)
+            if unheard and operation.kind is not OperationKind.MAINTENANCE and not operation.force:
+                raise rules.Refused(f"{unheard}: nothing was said, this asks for force")
             async with await connect(self._hub, name="muster-live operations", deadline=CONNECT_DEADLINE) as client:
                 place = Place(HUB, self._hub.domain)
                 for ordered in _orders(operation):
@@ -44,6 +49,7 @@ class PolicyOperations:
         return OperationDone(
             tuple(each.revision.revision for each in done),
             "; ".join(f"{each.scope}: {rules.revision_text(each)}" for each in done),
+            unheard,
         )
 
 

@@ -292,7 +292,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """An order: for a region, a site or a block (``site`` and ``block`` may be ""), or for ``senders`` there.
 
     ``maintenance`` needs an instant to start and one to end, and why; ``cancel`` the revision to take back; ``retire``
-    and ``forward`` a block and one or more senders. ``author`` is who orders it.
+    and ``forward`` a block and one or more senders, all of them heard of there unless ``force`` is given. ``author`` is
+    who orders it.
     """
 
     kind: OperationKind
@@ -305,10 +306,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     started_at_us: Annotated[int, msgspec.Meta(ge=0, le=LATEST)] = 0
     ended_at_us: Annotated[int, msgspec.Meta(ge=0, le=LATEST)] = 0
     revision: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    force: bool = False
 
 
 class OperationDone(msgspec.Struct, frozen=True):
-    """The revisions of the policy that an order became."""
+    """The revisions of the policy that an order became; ``warning`` names senders of it that nobody has heard of."""
 
     revisions: tuple[int, ...]
     text: str
+    warning: str = ""

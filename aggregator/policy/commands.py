@@ -13,6 +13,8 @@ import click
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.config import DEFAULT_PATH, AggregatorSettings
+from aggregator.live.known_senders import unheard_of
 from aggregator.policy import book as rules
 from aggregator.policy import pages
 from aggregator.policy.book import Book, Refused
@@ -29,6 +31,7 @@ from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.policy import ForwardSender, Order, RetireSender, Scope, ScopedRevision
+from shared.settings import SettingsError, load_settings
 from shared.terminal import echo, json_text, width
 from shared.thresholds import Thresholds
 
@@ -76,9 +79,12 @@ def _to_somebody(command: _Command) -> _Command:
     return command
 
 
-_sender_option = click.option(
-    "--sender", "sender_id", metavar="SENDER", required=True, help="The sender, as advisories name it."
-)
+def _of_sender(command: _Command) -> _Command:
+    force = click.option("--force", is_flag=True, help="Say it also of a sender that the hub has never heard of.")
+    sender = click.option(
+        "--sender", "sender_id", metavar="SENDER", required=True, help="The sender, as advisories name it."
+    )
+    return sender(force(command))
 
 
 @click.group(
@@ -119,19 +125,19 @@ def set_(voice: _Voice, unset: tuple[str, ...], **given: int | None) -> None:
 @policy.command(epilog=examples("muster-aggregator policy forward --site dub1 --sender web1.example.net"))
 @_spoken
 @_to_somebody
-@_sender_option
-def forward(voice: _Voice, sender_id: str) -> None:
+@_of_sender
+def forward(voice: _Voice, sender_id: str, *, force: bool) -> None:
     """Let a sender's next registration be forwarded. When its sample would be due does not matter."""
-    _say_of_sender(voice, ForwardSender(sender_id))
+    _say_of_sender(voice, ForwardSender(sender_id), force=force)
 
 
 @policy.command(epilog=examples("muster-aggregator policy retire --site dub1 --sender web1.example.net"))
 @_spoken
 @_to_somebody
-@_sender_option
-def retire(voice: _Voice, sender_id: str) -> None:
+@_of_sender
+def retire(voice: _Voice, sender_id: str, *, force: bool) -> None:
     """Say that a sender is gone for good. Its life ends at its last word, and nobody waits for it."""
-    _say_of_sender(voice, RetireSender(sender_id))
+    _say_of_sender(voice, RetireSender(sender_id), force=force)
 
 
 @policy.command(
@@ -149,6 +155,9 @@ def retire(voice: _Voice, sender_id: str) -> None:
 def maintenance(voice: _Voice, started_at: int, ended_at: int, reason: str, sender_ids: tuple[str, ...]) -> None:
     """Declare maintenance, before it or after. Its time is neither up nor down, and counts in no availability."""
     _say_to(voice, lambda *_: rules.declared_maintenance(started_at, ended_at, reason, sender_ids))
+    if unheard := _unheard_of(voice, sender_ids):
+        # Of a node that is to come it may be meant.
+        echo(f"muster-aggregator: {unheard}", err=True)
 
 
 @policy.command(epilog=examples("muster-aggregator policy cancel 17"))
@@ -190,18 +199,35 @@ def history(config_path: Path, as_json: bool) -> None:
     echo(json_text(pages.history_as_json(held.book)) if as_json else pages.history(held.book, width()))
 
 
-def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender) -> None:
+def _say_of_sender(voice: _Voice, order: ForwardSender | RetireSender, *, force: bool) -> None:
     if not voice.site:
         raise click.ClickException("say at which site the sender is: --site")
     if not order.sender_id:
         raise click.ClickException("a sender's name is not empty")
+    if not force and (unheard := _unheard_of(voice, [order.sender_id])):
+        raise click.ClickException(f"{unheard}: nothing was said, this asks for --force")
     _say_to(voice, lambda *_: order)
 
 
+def _unheard_of(voice: _Voice, sender_ids: Iterable[str]) -> str:
+    """Name senders that the live state of this hub, where it is kept on this machine, knows nothing of."""
+    path = voice.config_path.with_name(DEFAULT_PATH.name)
+    try:
+        settings = load_settings(path, AggregatorSettings)
+    except SettingsError:
+        # It is no part of what was asked.
+        return ""
+    return unheard_of(settings.live_path, _scope_of(voice), sender_ids)
+
+
 def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
-    with clear_errors(Refused):
-        scope = scope_of(_with_policy(voice.config_path), voice.region, voice.site, voice.block)
+    scope = _scope_of(voice)
     _say(voice, lambda held: (scope, make(scope, held)))
+
+
+def _scope_of(voice: _Voice) -> Scope:
+    with clear_errors(Refused):
+        return scope_of(_with_policy(voice.config_path), voice.region, voice.site, voice.block)
 
 
 def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:

@@ -37,7 +37,9 @@ def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: s
     client = LiveClient(load(config_path), url)
     found = client.get("senders", SenderPage, name=name, site=site, limit=100).senders
     if not found:
-        raise click.ClickException(f"nobody has heard of a sender {name!r}{f' at site {site}' if site else ''}")
+        similar = client.get("senders", SenderPage, search=name[:100], site=site, limit=4).senders
+        meant = f": did you mean {' or '.join(dict.fromkeys(each.sender for each in similar))}?" if similar else ""
+        raise click.ClickException(f"nobody has heard of a sender {name!r}{f' at site {site}' if site else ''}{meant}")
     stories = [client.get(_path(each), SenderStory) for each in found]
     facts = _facts(client, found[0]) if len(found) == 1 else None
     if as_json:

@@ -42,9 +42,10 @@ class Message(NamedTuple):
 class Hub:
     """A server whose stream ARCHIVE takes the fleet's, Choria's and policy's subjects; REPORT mirrors its last ones."""
 
-    def __init__(self, directory: Path, report_limit: int = -1, extra_config: str = "") -> None:
+    def __init__(self, directory: Path, report_limit: int = -1, extra_config: str = "", domain: str = "") -> None:
         self._report_limit = report_limit
-        self.server = EmbeddedNats(ServerSettings(name="hub", store_dir=directory, extra_config=extra_config))
+        settings = ServerSettings(name="hub", store_dir=directory, extra_config=extra_config, domain=domain)
+        self.server = EmbeddedNats(settings)
 
     @property
     def connection(self) -> ConnectionSettings:

@@ -6,20 +6,19 @@ from contextlib import closing
 
 import pytest
 
-from edge_agent.inspection.explanation import distance, similar_senders
-from edge_agent.store import schema
+from shared.similar_names import distance, similar_names
 
 NAMES = [f"dub1-r{rack}-n{number}.example.net" for rack in range(1, 4) for number in range(1, 21)] + [
     "100%.example.net"
 ]
+KNOWN = "SELECT sender AS name FROM known"
 
 
 @pytest.fixture
 def database() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.executescript(schema.CREATE)
-        for slot, name in enumerate(NAMES):
-            connection.execute(schema.PUT_SENDER, ((1 << 32) + slot, name, *(0,) * 10))
+        connection.execute("CREATE TABLE known (sender TEXT)")
+        connection.executemany("INSERT INTO known VALUES (?)", zip(NAMES))
         yield connection
 
 
@@ -36,11 +35,11 @@ def database() -> Iterator[sqlite3.Connection]:
     ],
 )
 def test_name_that_differs_in_one_place_or_is_a_part_finds_the_sender(database: sqlite3.Connection, asked: str) -> None:
-    assert similar_senders(database, asked)[0] == "dub1-r2-n14.example.net"
+    assert similar_names(database, KNOWN, asked)[0] == "dub1-r2-n14.example.net"
 
 
 def test_few_names_are_suggested_and_the_likeliest_first(database: sqlite3.Connection) -> None:
-    assert similar_senders(database, "dub1-r2-n1") == [
+    assert similar_names(database, KNOWN, "dub1-r2-n1") == [
         "dub1-r2-n1.example.net",
         "dub1-r2-n10.example.net",
         "dub1-r2-n11.example.net",
@@ -49,12 +48,13 @@ def test_few_names_are_suggested_and_the_likeliest_first(database: sqlite3.Conne
 
 
 def test_nothing_is_suggested_for_what_is_like_nothing(database: sqlite3.Connection) -> None:
-    assert similar_senders(database, "somebody.else") == []
+    assert similar_names(database, KNOWN, "somebody.else") == []
+    assert similar_names(database, KNOWN, "n" * 100_000) == []
 
 
 def test_signs_with_a_meaning_in_sql_stand_for_themselves(database: sqlite3.Connection) -> None:
-    assert similar_senders(database, "%") == ["100%.example.net"]
-    assert similar_senders(database, "r_-n1") == []
+    assert similar_names(database, KNOWN, "%") == ["100%.example.net"]
+    assert similar_names(database, KNOWN, "r_-n1") == []
 
 
 def test_distance_counts_what_stands_between_a_common_start_and_end() -> None:

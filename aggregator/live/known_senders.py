@@ -1,0 +1,61 @@
+"""Tell whether the hub has ever heard of the senders that an order names: a name that is mistyped does nothing."""
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from aggregator.live.store import VERSION
+from shared.instants import SECOND, format_instant
+from shared.policy import Scope
+from shared.similar_names import similar_names
+
+_MOST_NAMED = 3
+_IN_SCOPE = (
+    "SELECT number FROM block WHERE region = :region AND (:site = '' OR site = :site) AND (:block = '' OR block ="
+    " :block)"
+)
+_KNOWN = f"SELECT name FROM sender WHERE block IN ({_IN_SCOPE})"
+_UNHEARD_OF = f"SELECT value FROM json_each(:names) AS named WHERE NOT EXISTS ({_KNOWN} AND name = named.value)"
+# Names have no index but that of each block.
+_ELSEWHERE = (
+    "SELECT region, site, block.block FROM block CROSS JOIN sender ON sender.block = block.number AND name = ? LIMIT 1"
+)
+
+
+def unheard_of(path: Path, scope: Scope, sender_ids: Iterable[str]) -> str:
+    """Name in one line the senders that the live state in a file knows nothing of in a scope, and what may be meant.
+
+    Give "" where it knows all, and where there is no state to be read.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return _line(database, scope, list(sender_ids))
+    except sqlite3.Error:
+        return ""
+
+
+def _line(database: sqlite3.Connection, scope: Scope, sender_ids: list[str]) -> str:
+    found = database.execute("SELECT version, known_through FROM position").fetchone()
+    if not sender_ids or found is None or found[0] != VERSION:
+        return ""
+    where = msgspec.structs.asdict(scope)
+    names = {"names": msgspec.json.encode(sender_ids).decode()}
+    unheard = [name for (name,) in database.execute(_UNHEARD_OF, where | names)]
+    if not unheard:
+        return ""
+    named = [f"{name!r}{_meant(database, where, name)}" for name in unheard[:_MOST_NAMED]]
+    if len(unheard) > _MOST_NAMED:
+        named.append(f"{len(unheard) - _MOST_NAMED:,} more")
+    as_of = format_instant(found[1] - found[1] % SECOND)
+    return f"nobody at {scope} has heard of {', '.join(named)} as of {as_of}"
+
+
+def _meant(database: sqlite3.Connection, where: dict[str, str], name: str) -> str:
+    elsewhere = database.execute(_ELSEWHERE, (name,)).fetchone()
+    if elsewhere is not None:
+        return f" (known at {'.'.join(elsewhere)})"
+    similar = similar_names(database, _KNOWN, name, where)
+    return f" (did you mean {' or '.join(similar)}?)" if similar else ""
