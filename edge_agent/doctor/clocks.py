@@ -1,13 +1,12 @@
 """Hold the clocks of site, region and this host against each other, and the site's against what was observed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import open_visit
-from edge_agent.inspection.blocks import known_block
+from edge_agent.inspection.blocks import KnownBlock
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.clocks import Clocks, RegionClock
 from edge_agent.observability.status_board import now
@@ -77,9 +76,8 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
     return warning(name, text, remedy)
 
 
-def standstill(name: str, settings: AgentSettings, block: StreamSettings, server_at: int) -> Iterator[Finding]:
+def standstill(name: str, block: StreamSettings, known: KnownBlock | None, server_at: int) -> Iterator[Finding]:
     """Say that the agent stands still, since the site's clock shows times that were observed before."""
-    known = known_block(Path(settings.store.path), block.name)
     if block.mode != "sample" or known is None:
         return
     state = known.state

@@ -6,39 +6,51 @@ from pathlib import Path
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.policy import PolicyRevisions
+from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.sampling import Sample, newest_messages
 from edge_agent.doctor.visit import Visit
-from edge_agent.inspection.blocks import known_block, read_blocks
+from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.observability.conditions import POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
 from edge_agent.policy.orders import Effective, effective
 from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.read_only import StoreUnreadable, store_reader
-from shared.instants import format_duration
+from shared.instants import SECOND, format_duration
 from shared.tables import visible
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
+ANYBODY = "SELECT 1 FROM sender WHERE row_id BETWEEN ? AND ? LIMIT 1"
 MOST_SENDERS = 100_000
 
 
+def is_early(facts: StreamFacts, known: KnownBlock | None, stale_after: int) -> bool:
+    """Tell whether nobody need have registered yet: the stream, or the agent's watch over it, has only begun."""
+    return facts.server_at - max(facts.created_at, _began_at(known) if known else 0) < stale_after
+
+
+def _began_at(known: KnownBlock) -> int:
+    return known.state.position.incarnation.epoch_ms * 1_000
+
+
 async def check_registrations(
-    visit: Visit, settings: AgentSettings, block: StreamSettings, info: StreamInfo
+    visit: Visit, settings: AgentSettings, block: StreamSettings, info: StreamInfo, known: KnownBlock | None
 ) -> Sequence[Finding]:
     """Learn from the stream where we may read it, else from what the agent knows."""
     if block.mode == "copy":
         # It takes every message as it is, and watches nobody.
         return []
     name, sample = f"settings of {block.name}", None
-    known = known_block(Path(settings.store.path), block.name)
     revisions = known.state.revisions if known else PolicyRevisions()
     holds = effective(settings.block_id(block), block, revisions)
     findings, policy = list(_of_policy(block, holds, revisions.revision)), holds.settings.policy()
     if info.state.messages and info.config.retention == "limits":
         mean_size = info.state.bytes // info.state.messages
         sample = await newest_messages(visit, block, info.state.last_seq, mean_size)
+    findings += (silence := list(_silence(name, settings, block, known)))
     if sample is not None:
-        findings += _identification(name, sample, policy.stale_after, block.filter_subject)
+        if sample.message_count or not (silence or is_early(info.facts, known, policy.stale_after)):
+            findings += _identification(name, sample, policy.stale_after, block.filter_subject)
         findings += _repeated_ids(name, sample, info.config.duplicate_window // 1_000, policy.stale_after)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
@@ -62,10 +74,29 @@ def _of_policy(block: StreamSettings, holds: Effective, revision: int) -> Iterat
     yield good(name, f"revision {revision} of the hub's: {said or 'it leaves every threshold to the settings'}")
 
 
+def _silence(name: str, settings: AgentSettings, block: StreamSettings, known: KnownBlock | None) -> Iterator[Finding]:
+    """Say that nobody has ever registered, though the agent has watched for longer than anybody may be silent."""
+    if block.mode != "sample" or known is None or known.state.advisory_ordinal or known.state.rejections:
+        return
+    watched = known.state.observed_through - known.state.blind_total - _began_at(known)
+    if watched < known.state.policy.stale_after:
+        return
+    try:
+        with store_reader(Path(settings.store.path)) as database:
+            is_known = database.execute(ANYBODY, known.row_ids).fetchone() is not None
+    except StoreUnreadable:
+        return
+    if not is_known:
+        passing = ", and pass source.filter_subject" if block.filter_subject else ""
+        remedy = f"do senders publish on the subjects of {block.source.stream}{passing}?"
+        length = format_duration(watched - watched % SECOND)
+        yield warning(name, f"the agent has watched for {length}, and nobody has registered", remedy)
+
+
 def _identification(name: str, sample: Sample, stale_after: int, filter_subject: str) -> Iterator[Finding]:
     count, rejected = sample.message_count, sum(sample.rejected.values())
     if not count and not filter_subject:
-        yield good(name, "what the stream held was gone before it could be looked at")
+        yield good(name, "no registration is in the stream now")
     elif not count:
         yield warning(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
     elif rejected:

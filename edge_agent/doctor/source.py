@@ -1,6 +1,7 @@
 """Look at one stream block's source: servers, stream, consumer, permissions, clock, and whether the settings fit."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -10,8 +11,9 @@ from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.clocks import TOLERANCE, offset_of, region_offset, source_clock, standstill
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.doctor.publishing import heard_on
-from edge_agent.doctor.registrations import check_registrations
+from edge_agent.doctor.registrations import check_registrations, is_early
 from edge_agent.doctor.visit import NEARLY_FULL, Visit, check_servers, open_visit
+from edge_agent.inspection.blocks import KnownBlock, known_block
 from edge_agent.observability import conditions
 from edge_agent.observability.server_watch import needs_of_source
 from edge_agent.observability.status_board import now
@@ -58,9 +60,10 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             offset = offset_of(parse_instant(info.ts), asked_at, answered_at)
             region = await region_offset(settings) if abs(offset) > TOLERANCE else None
             yield source_clock(name, block, offset, region)
-            for finding in standstill(name, settings, block, parse_instant(info.ts)):
+            known = known_block(Path(settings.store.path), block.name)
+            for finding in standstill(name, block, known, facts.server_at):
                 yield finding
-            yield _stream(name, source.stream, info, facts)
+            yield _stream(name, block, info, facts, known)
             for finding in _of_retention(visit, name, block, info.config.retention):
                 yield finding
             is_asked = bool(facts.leader and address.filter_subject)
@@ -68,7 +71,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
                 yield finding
             for finding in await _own_messages(visit, name, settings, block, info, facts):
                 yield finding
-            for finding in await check_registrations(visit, settings, block, info):
+            for finding in await check_registrations(visit, settings, block, info, known):
                 yield finding
     except ConnectFailed as error:
         yield bad(name, str(error), "try again: it could be reached a moment ago")
@@ -91,8 +94,10 @@ def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Except
     return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?", kind)
 
 
-def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Finding:
-    config, state = info.config, info.state
+def _stream(
+    name: str, block: StreamSettings, info: StreamInfo, facts: StreamFacts, known: KnownBlock | None
+) -> Finding:
+    stream, config, state = block.source.stream, info.config, info.state
     proves = "while it cannot store, silence proves nothing: nobody is called stale, the time is unknown"
     if facts.storage_fault:
         full = "raise its limits, or discard old"
@@ -114,7 +119,9 @@ def _stream(name: str, stream: str, info: StreamInfo, facts: StreamFacts) -> Fin
         return warning(name, text, "raise its limits, or let it discard what is old")
     is_read_to_its_end = not state.messages and state.last_seq > 0 and config.retention != "limits"
     if not state.messages and not is_read_to_its_end:
-        return warning(name, f"stream {stream} is empty", "do senders publish on its subjects?")
+        need_not_hold_any = is_early(facts, known, block.policy.stale_after)
+        text, remedy = f"stream {stream} is empty", "do senders publish on its subjects?"
+        return good(name, f"{text}: nothing need have come yet") if need_not_hold_any else warning(name, text, remedy)
     keeps = f", keeps {format_duration(config.max_age // 1000)}" if config.max_age else ""
     holds = "all is read" if is_read_to_its_end else f"{state.messages:,} messages, {format_size(state.bytes)}"
     return good(name, f"stream {stream} stores: {holds}{keeps}")

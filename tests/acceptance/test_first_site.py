@@ -96,6 +96,8 @@ async def test_the_first_site_works_as_it_is_written(tmp_path: Path) -> None:
     async with first_site(tmp_path) as first:
         written = {path.name for path in (first.hub / "nats").rglob("*") if path.is_file()}
         assert files_named(PAGE.read_text()) - {"agent.nk"} == written
+        page = PAGE.read_text().splitlines()
+        await until(lambda: first.agent("doctor").stdout.splitlines()[-1] in page, "all is well as promised", DEADLINE)
         done = await asyncio.to_thread(subprocess.run, [sys.executable, "register.py"], cwd=first.site, timeout=60)
         assert done.returncode == 0
         await until(lambda: bool(first.senders()), "the agent knows the node", DEADLINE)

@@ -70,6 +70,35 @@ async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_look
     assert all(record.data for record in await stage.region.records()), "no empty probe was stored"
 
 
+async def wrong_at_source(config_path: Path) -> list[tuple[str, str]]:
+    """Give text and remedy of what is not OK about the stream and what it holds."""
+    _, output, _ = await OperatedAgent(config_path).command("doctor", "--json")
+    found = [each for each in msgspec.json.decode(output)["findings"] if each["subject"].endswith(" of nodes")]
+    return [(each["text"], each["remedy"]) for each in found if each["level"] != "OK"]
+
+
+@pytest.mark.parametrize("further", ["", 'filter_subject = "registration.*"'])
+async def test_nobody_is_missed_before_stale_after_has_passed_and_whoever_never_comes_is_missed_then(
+    stage: Stage, further: str
+) -> None:
+    settings = stage.config_path.read_text().replace("probe = true", f"probe = true\n{further}")
+    stage.config_path.write_text(settings.replace('stale_after = "4s"', 'stale_after = "30m"'))
+    assert await wrong_at_source(stage.config_path) == [], "the stream is empty"
+    async with operated_agent(stage.config_path) as agent:
+        await until(lambda: "probe of nodes: stored" in agent.log_path.read_text(), "the agent has probed the stream")
+        assert await wrong_at_source(stage.config_path) == [], "the stream holds the agent's probe"
+    stage.config_path.write_text(settings)
+    passing = ", and pass source.filter_subject" if further else ""
+    async with operated_agent(stage.config_path):
+
+        async def is_missed() -> bool:
+            wrong = await wrong_at_source(stage.config_path)
+            missed = re.search(r"'the agent has watched for \d+s, and nobody has registered', '([^']+)'", str(wrong))
+            return missed is not None and missed[1] == f"do senders publish on the subjects of {STREAM}{passing}?"
+
+        await until(is_missed, "nobody has come in stale_after")
+
+
 async def test_servers_that_do_not_answer_are_named_each(stage: Stage) -> None:
     await stage.site.publish(b'{"sender": "a"}')
     text = stage.config_path.read_text()
@@ -141,7 +170,11 @@ async def test_a_stream_that_has_been_read_to_its_end_is_well_and_one_that_nobod
 ) -> None:
     await stage.site.delete_stream()
     await stage.site.make_stream(retention=retention)
-    assert f"stream {STREAM} is empty" in [said for _, said, _ in (await examined(stage.config_path))[1]]
+
+    async def is_called_empty() -> bool:
+        return f"stream {STREAM} is empty" in [said for _, said, _ in (await examined(stage.config_path))[1]]
+
+    await until(is_called_empty, "senders have had stale_after to publish, and have not")
     async with registering(stage.site, "a"), operated_agent(stage.config_path):
         await until(stage.region.observed_through, "the agent has read what there is")
 
