@@ -11,15 +11,18 @@ import click
 from aggregator.config import config_option, load
 from aggregator.fleet.client import LiveClient
 from aggregator.fleet.commands.sender import url_option
+from aggregator.live.alerts.incidents import Cause, Incident, IncidentPage
 from aggregator.live.api import FleetView, SitePage, SiteView
 from aggregator.terminal import format_table
 from shared.command_group import DURATION, examples, json_option
 from shared.instants import SECOND, format_instant
-from shared.tables import Column, visible
+from shared.tables import Column, cut, visible
 from shared.terminal import echo, json_text, width
 
 MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
 """A shape beside each word: colour alone tells not everybody."""
+_NAMED, _LONGEST_NAME = 2, 32
+"""So many nodes of an incident are named, each by so many letters at most."""
 
 
 @click.command(epilog=examples("muster-aggregator top", "muster-aggregator top --once"))
@@ -29,11 +32,12 @@ MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired":
 @click.option("--every", type=DURATION, default="2s", show_default=True, help="Time between two looks.")
 @json_option
 def top(*, config_path: Path, url: str | None, once: bool, every: int, as_json: bool) -> None:
-    """Show the live fleet, the sites in trouble first. Asks the running service; Ctrl-C ends it."""
+    """Show open incidents, and the sites, those in trouble first. Asks the running service; Ctrl-C ends it."""
     client = LiveClient(load(config_path), url)
     if as_json:
         sites = client.get("sites", SitePage, sort="trouble", limit=1_000)
-        echo(json_text({"fleet": client.get("fleet", FleetView), "sites": sites.sites}))
+        fleet = client.get("fleet", FleetView)
+        echo(json_text({"fleet": fleet, "incidents": _open_incidents(client), "sites": sites.sites}))
         return
     if once or not sys.stdout.isatty():
         echo("\n".join(screen(client, width(), 1_000)), prose=True)
@@ -56,14 +60,28 @@ def top(*, config_path: Path, url: str | None, once: bool, every: int, as_json: 
 def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
     """Give the lines of one look, as many as there is room for."""
     fleet = client.get("fleet", FleetView)
-    page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(rows - 8, 1_000)))
+    incidents = _open_incidents(client)
+    shown = incidents[: max(1, rows // 3)]
+    room = rows - len(shown) - 11
+    page = client.get("sites", SitePage, sort="trouble", limit=max(1, min(room, 1_000)))
     yield _counted(fleet)
     yield fleet.trust
     yield f"at {format_instant(fleet.now_us - fleet.now_us % SECOND)}, by the hub's clock"
     yield ""
+    yield format_table(_INCIDENT_COLUMNS, shown, columns) if shown else "no open incident"
+    if len(incidents) > len(shown):
+        yield f"and {len(incidents) - len(shown):,} more incidents"
+    yield ""
     yield format_table(_COLUMNS, page.sites, columns)
     if page.total > len(page.sites):
-        yield f"and {page.total - len(page.sites)} more sites"
+        yield f"and {page.total - len(page.sites):,} more sites"
+
+
+def _open_incidents(client: LiveClient) -> list[Incident]:
+    """Give those that go on, as the page has them: without parts of wider ones, and what seems over last."""
+    found = client.get("incidents", IncidentPage, limit=1).incidents
+    goes_on = [each for each in found if each.ended_at_us is None and not each.within]
+    return sorted(goes_on, key=lambda each: each.clear_since_us is not None)
 
 
 def _counted(fleet: FleetView) -> str:
@@ -80,6 +98,19 @@ def _instant(at: int) -> str:
     return format_instant(at - at % SECOND) if at else ""
 
 
+def _nodes(incident: Incident) -> str:
+    names = [cut(visible(name), _LONGEST_NAME) for name in incident.nodes[:_NAMED]]
+    more = incident.most_count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if names and more > 0 else "")
+
+
+_INCIDENT_COLUMNS: list[Column[Incident]] = [
+    Column("", lambda each: MARKS["stale" if each.cause is Cause.STALE else "unknown"]),
+    Column("incident", lambda each: each.summary),
+    Column("since", lambda each: _instant(each.started_at_us)),
+    Column("seems over since", lambda each: _instant(each.clear_since_us or 0)),
+    Column("nodes", _nodes, spare=1),
+]
 _COLUMNS: list[Column[SiteView]] = [
     Column("", lambda site: MARKS[site.state]),
     Column("site", lambda site: f"{site.region}.{site.site}"),

@@ -204,6 +204,28 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         """Give where and what it is."""
         return Key(self.region, self.site, self.cause)
 
+    @property
+    def summary(self) -> str:
+        """Say where and what it is in a few words, without its times.
+
+        ``dub1: 214 of 230 stale``
+        """
+        place = self.site or self.region or "the hub"
+        count = self.node_count if self.clear_since_us is None else self.most_count
+        if self.cause is Cause.ALONE:
+            return f"{place}: only one agent of its pair is ready"
+        if self.cause is Cause.STALE:
+            return f"{place}: {count:,} of {self.expected_count:,} stale"
+        sites = "" if self.site else f", {count:,} of {self.expected_count:,} sites"
+        return f"{place}: unknown ({self.reason.replace('_', ' ')}{sites})"
+
+
+class IncidentPage(msgspec.Struct, frozen=True):
+    """Incidents, the latest first, those that are open before others; ``before`` asks for older ones, 0: none."""
+
+    incidents: tuple[Incident, ...]
+    before: int
+
 
 class Observation(msgspec.Struct, frozen=True):
     """What holds of one place and cause at an instant of its own clock.

@@ -158,17 +158,11 @@ def words(incident: Incident) -> Words:
 
     ``dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
     """
-    place = incident.site or incident.region or "the hub"
-    since = f"since {format_instant(incident.started_at_us)}"
-    count = incident.node_count if incident.clear_since_us is None else incident.most_count
+    what = f"{incident.summary} since {format_instant(incident.started_at_us)}"
     if incident.cause is Cause.ALONE:
-        what = f"only one agent of its pair is ready {since}, and nobody takes over from it"
+        what += ", and nobody takes over from it"
     elif incident.cause is Cause.STALE:
-        what = f"{count:,} of {incident.expected_count:,} stale {since}"
         what += f", known until {format_instant(incident.known_until_us)}"
-    else:
-        sites = "" if incident.site else f", {count:,} of {incident.expected_count:,} sites"
-        what = f"unknown {since} ({incident.reason.replace('_', ' ')}{sites})"
     if incident.ended_at_us is not None:
         how = {"retired": "nobody is expected there any more"}.get(incident.outcome or "", "over")
         what += f"; {how} since {format_instant(incident.ended_at_us)}"
@@ -176,7 +170,7 @@ def words(incident: Incident) -> Words:
         what += f"; over since {format_instant(incident.clear_since_us)}, unless it returns"
     listed = [visible(node)[:64] for node in incident.nodes[:_MOST_LISTED]]
     more = incident.most_count - len(listed)
-    return Words(f"{place}: {what}", ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))
+    return Words(what, ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))
 
 
 def message(news: News, page: str) -> dict[str, Any]:

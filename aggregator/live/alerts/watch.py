@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Incident, Rules
+from aggregator.live.alerts.incidents import Cause, IncidentPage, Rules
 from aggregator.live.alerts.receivers import Alerts
 from aggregator.live.fold.view import View
 from aggregator.live.service.answers import Limit, Place
@@ -24,13 +24,6 @@ class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
 
     before: Place = 0
     limit: Limit = 100
-
-
-class IncidentPage(msgspec.Struct, frozen=True):
-    """Incidents, the latest first, those that are open before others; ``before`` asks for older ones, 0: none."""
-
-    incidents: tuple[Incident, ...]
-    before: int
 
 
 class IncidentWatch:

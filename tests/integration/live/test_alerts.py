@@ -277,7 +277,7 @@ def test_an_incident_reads_as_a_sentence() -> None:
     lost = msgspec.structs.replace(
         incident, site="", cause=Cause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
     )
-    assert words(lost).title == "eu: unknown since 2026-11-26T10:42:00Z (region behind, 2 of 3 sites)"
+    assert words(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
 
 
 def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_left() -> None:

@@ -6,12 +6,13 @@ import sys
 import time
 from pathlib import Path
 
-from shared.instants import MINUTE
+from shared.instants import MINUTE, SECOND, format_instant
 from tests.integration.live.test_facts import sample
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import serving
 from tests.support.pseudo_terminal import shown_at_terminal
 from tests.support.topology.aggregator_command import muster, ran
+from tests.support.waiting import until
 
 AGGREGATOR = [sys.executable, "-c", "from aggregator.cli import main; main()"]
 
@@ -28,16 +29,26 @@ async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path
         last = await asyncio.to_thread(
             hub.publish, [*said, dub1.watermark(at, at + 19 * MINUTE), ber1.watermark(at, at)]
         )
-        with serving(tmp_path, hub.connection, 'unknown_after = "10m"\n') as service:
+        settings = 'unknown_after = "10m"\n[live.incidents]\nunknown_after = "1h"\n'
+        with serving(tmp_path, hub.connection, settings) as service:
             await asyncio.to_thread(service.wait_through, last)
             asked = ["--config", str(tmp_path / "aggregator.toml"), "--url", f"http://127.0.0.1:{service.port}"]
+
+            async def names_an_incident() -> bool:
+                return "INCIDENT" in await ran("top", *asked, "--once")
+
+            await until(names_an_incident, "it opens at one of the service's next looks")
             lines = (await ran("top", *asked, "--once")).splitlines()
             assert lines[0].startswith("+ 0 up   ! 1 stale   ? 1 unknown   ~ 0 maintenance")
             assert lines[1] == "1 of 2 sites is unknown, all others are current"
-            assert [line.split()[:3] for line in lines[5:]] == [
+            (incident,) = json.loads(await ran("top", *asked, "--json"))["incidents"]
+            since = format_instant(incident["started_at_us"] - incident["started_at_us"] % SECOND)
+            assert lines[4].split() == ["INCIDENT", "SINCE", "NODES"]
+            assert lines[5].split() == ["!", "dub1:", "1", "of", "1", "stale", since, "web1"]
+            assert [line.split()[:3] for line in lines[8:]] == [
                 ["!", "eu-west.dub1", "stale"], ["?", "eu-west.ber1", "unknown"]
             ]  # fmt: skip
-            assert "unknown (agent_behind)" in lines[6]
+            assert "unknown (agent_behind)" in lines[9]
             story = await ran("sender", *asked, "web1")
             assert story.splitlines()[0] == "web1  at eu-west.dub1.nodes"
             assert [line.split()[1] for line in story.splitlines()[-2:]] == ["stale", "new"]
