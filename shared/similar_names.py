@@ -24,7 +24,8 @@ def similar_names(
 
     ``names`` is the query that gives those there are, as ``name``, with the ``values`` of its parameters.
     """
-    if len(asked) > _LONGEST:
+    if len(asked) > _LONGEST or "\0" in asked:
+        # Where a pattern has a NUL, it ends for SQLite.
         return []
     given = dict(values or {})
     part = given | {"part": f"%{_escaped_for_like(asked)}%", "most": SUGGESTIONS}

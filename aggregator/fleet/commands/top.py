@@ -21,6 +21,7 @@ from shared.terminal import echo, json_text, width
 
 MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
 """A shape beside each word: colour alone tells not everybody."""
+_WIDE = 120
 _NAMED, _LONGEST_NAME = 2, 32
 """So many nodes of an incident are named, each by so many letters at most."""
 
@@ -68,7 +69,9 @@ def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
     yield fleet.trust
     yield f"at {format_instant(fleet.now_us - fleet.now_us % SECOND)}, by the hub's clock"
     yield ""
-    yield format_table(_INCIDENT_COLUMNS, shown, columns) if shown else "no open incident"
+    # That there is more to see where it is wider is said below the sites.
+    incident_columns = _INCIDENT_COLUMNS if columns >= _WIDE else _INCIDENT_COLUMNS[:-1]
+    yield format_table(incident_columns, shown, columns) if shown else "no open incident"
     if len(incidents) > len(shown):
         yield f"and {len(incidents) - len(shown):,} more incidents"
     yield ""
@@ -116,9 +119,10 @@ _COLUMNS: list[Column[SiteView]] = [
     Column("site", lambda site: f"{site.region}.{site.site}"),
     Column("state", lambda site: f"{site.state}{f' ({site.reason})' if site.reason else ''}"),
     Column("since", lambda site: _instant(site.since_us)),
-    Column("known until", lambda site: _instant(site.known_until_us), spare=1),
-    Column("up", lambda site: str(site.counts.up), right=True, spare=2),
+    # Of a site that is unknown it says the same as since when.
+    Column("known until", lambda site: _instant(site.known_until_us), spare=3),
+    Column("up", lambda site: str(site.counts.up), right=True, spare=1),
     Column("stale", lambda site: str(site.counts.stale), right=True),
     Column("unknown", lambda site: str(site.counts.unknown), right=True),
-    Column("maint.", lambda site: str(site.counts.maintenance), right=True, spare=3),
+    Column("maint.", lambda site: str(site.counts.maintenance), right=True, spare=2),
 ]

@@ -50,6 +50,7 @@ def test_few_names_are_suggested_and_the_likeliest_first(database: sqlite3.Conne
 def test_nothing_is_suggested_for_what_is_like_nothing(database: sqlite3.Connection) -> None:
     assert similar_names(database, KNOWN, "somebody.else") == []
     assert similar_names(database, KNOWN, "n" * 100_000) == []
+    assert similar_names(database, KNOWN, "\0dub1") == []
 
 
 def test_signs_with_a_meaning_in_sql_stand_for_themselves(database: sqlite3.Connection) -> None:
