@@ -11,7 +11,7 @@ from enum import IntEnum
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -131,8 +131,14 @@ class GuardedApp:
         status, why = refusal
         challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
         if status == 401 and scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
-            status, challenge = 303, {"Location": "/login"}
+            status, challenge = 303, {"Location": _login_for(scope)}
         await PlainTextResponse(f"{why}\n", status, challenge)(scope, receive, send_guarded)
+
+
+def _login_for(scope: Scope) -> str:
+    """Give the address of the page for signing in, which then leads to what was asked for."""
+    asked = quote(scope["path"]) + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+    return "/login" if asked == "/" else f"/login?next={quote(asked, safe='')}"
 
 
 def _hashes(path: str) -> tuple[str, ...]:

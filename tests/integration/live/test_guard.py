@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 import pytest
@@ -89,6 +89,8 @@ def test_a_browser_keeps_its_token_in_a_cookie_that_no_script_reads(guarded: Liv
     assert "SameSite=strict" in cookie
     assert status(guarded, "/api/v1/fleet", {"Cookie": cookie.partition(";")[0]}) == 200
     assert guarded.request("/", headers={"Accept": "text/html"}).headers["location"] == "/login"
+    asked = guarded.request("/sites/%C3%A9/b%20c?region=eu%26x&search=y", headers={"Accept": "text/html"})
+    assert unquote(asked.headers["location"]) == "/login?next=/sites/%C3%A9/b%20c?region=eu%26x&search=y"
 
 
 @pytest.mark.parametrize(

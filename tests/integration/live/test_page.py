@@ -341,12 +341,14 @@ def test_a_reader_signs_in_with_a_token(hub: Hub, started: Browser, tmp_path: Pa
     settings = f'read_token_file = "{tokens}"\n{SETTINGS}'
     with serving(tmp_path, hub.connection, settings) as service:
         reader = Reader(started, service.port)
-        page = reader.open("/incidents")
-        expect(page).to_have_url(f"{reader.root}/login")
+        page = reader.open("/sites?region=eu-west")
+        expect(page).to_have_url(f"{reader.root}/login?next=%2Fsites%3Fregion%3Deu-west")
         page.get_by_label("Your token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
         expect(page.locator("#said")).to_have_text("This service does not know that token.")
-        page.get_by_label("Your token").fill("open sesame")
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.locator("h1")).to_have_text("All 60 senders are up.")
+        for leads_to in ("/sites?region=eu-west", "/"):
+            page.get_by_label("Your token").fill("open sesame")
+            page.get_by_role("button", name="Sign in").click()
+            expect(page).to_have_url(f"{reader.root}{leads_to}")
+            page.goto(f"{reader.root}/login?next=//evil.example/x")
         reader.context.close()

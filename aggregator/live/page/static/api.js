@@ -17,6 +17,9 @@ export function get(path, parameters = {}, signal = undefined) {
 /** Post an object. */
 export const post = (path, body) => answered(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
 
+/** The address to sign in at, and to come back from to here. */
+export const signIn = () => `/login?${new URLSearchParams({ next: location.pathname + location.search })}`;
+
 async function answered(path, options) {
   let response;
   try {
@@ -25,7 +28,7 @@ async function answered(path, options) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "The service does not answer.");
   }
-  if (response.status === 401) location.assign("/login");
+  if (response.status === 401) location.assign(signIn());
   if (!response.ok) {
     const told = await response.json().catch(() => ({}));
     throw new Refused(response.status, told.error ?? `The service answered ${response.status}.`);

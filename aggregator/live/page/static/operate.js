@@ -1,6 +1,6 @@
 // Order something of a site or a sender: maintenance, retirement, a registration at the next sighting. With who and why.
 
-import { post } from "./api.js";
+import { post, signIn } from "./api.js";
 import { hubNow } from "./clock.js";
 import { h } from "./dom.js";
 import { ZONE, utcBeside, visible } from "./text.js";
@@ -89,6 +89,6 @@ async function send(asked, said) {
     const done = await post("operations", asked);
     said.textContent = ` Done, revision ${done.revisions.join(", ")}: ${visible(done.text, 300)}`;
   } catch (error) {
-    said.replaceChildren(` ${visible(error.message, 300)} `, error.status === 403 || error.status === 401 ? h("a", { href: "/login" }, "Sign in with a token that may operate") : "");
+    said.replaceChildren(` ${visible(error.message, 300)} `, error.status === 403 || error.status === 401 ? h("a", { href: signIn() }, "Sign in with a token that may operate") : "");
   }
 }
