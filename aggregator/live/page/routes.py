@@ -7,9 +7,11 @@ from importlib.resources import files
 from typing import Final
 
 from prometheus_client.core import Metric
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Scope
 
 from aggregator.live.fold.view import View
 from aggregator.live.service.openapi import Endpoint
@@ -33,7 +35,16 @@ class Page:
             kind = _TYPES.get(file.name.rpartition(".")[2])
             if kind is not None:
                 routes.append(Route(f"/static/{file.name}", _File(file.read_bytes(), kind).answer))
-        return routes
+
+        async def missing(request: Request) -> Response:
+            """Show a person the page, which says that there is no such view, and tell programs in JSON."""
+            if "text/html" not in request.headers.get("accept", ""):
+                raise HTTPException(404)
+            answer = await document.answer(request)
+            answer.status_code = 404
+            return answer
+
+        return [*routes, _AnyOther("/{path:path}", missing)]
 
     def endpoints(self) -> list[Endpoint]:
         """Give none: no program asks for the page."""
@@ -48,6 +59,14 @@ class Page:
 
     def close(self) -> None:
         """Hold nothing open."""
+
+
+class _AnyOther(Route):
+    """Any address but the API's, which says itself what it does not have."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Tell whether it is the page's to answer."""
+        return (Match.NONE, {}) if scope["path"].startswith("/api/") else super().matches(scope)
 
 
 class _File:

@@ -195,6 +195,18 @@ def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Br
         assert page.locator("main img").count() == 0
 
 
+def test_an_address_that_is_no_view_is_said_to_be_none(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    fleet(hub, now() - 2 * HOUR)
+    with serving(tmp_path, hub.connection, SETTINGS) as service:
+        answer = service.request("/no/such", headers={"Accept": "text/html"})
+        assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert service.request("/no/such").json == service.request("/api/v1/no").json == {"error": "Not Found"}
+        reader = Reader(started, service.port)
+        page = reader.open("/no/such")
+        expect(page.locator("h1")).to_have_text("There is no such page")
+        reader.context.close()
+
+
 def test_a_page_says_that_it_is_cut_off_and_takes_up_again(hub: Hub, started: Browser, tmp_path: Path) -> None:
     at = now() - 2 * HOUR
     dub1 = fleet(hub, at)["dub1"]
