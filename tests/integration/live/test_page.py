@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from shared.instants import HOUR, MINUTE
+from shared.instants import HOUR, MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Scope
 from tests.integration.live.test_facts import sample
 from tests.integration.live.test_operate import TOKEN, with_policy
@@ -193,6 +194,22 @@ def test_names_that_would_do_harm_are_shown_and_not_obeyed(hub: Hub, started: Br
         page.get_by_role("button", name="Show the last sample").click()
         expect(page.locator("pre.sample")).to_contain_text('"os": "<img src=x onerror=alert(1)>\\u202e"')
         assert page.locator("main img").count() == 0
+
+
+def test_an_outage_is_drawn_from_the_last_word_on_as_tables_and_lists_count_it(
+    hub: Hub, started: Browser, tmp_path: Path
+) -> None:
+    at, silent_at, over_at = (now() // SECOND * SECOND - ago * MINUTE for ago in (120, 60, 20))
+    dub1 = Block("eu-west", "dub1")
+    told = [dub1.new("web1", at), dub1.stale("web1", silent_at), dub1.recovered("web1", silent_at + 30 * MINUTE)]
+    gone = dub1.retired_by_operator("web1", over_at + 5 * MINUTE, over_at)
+    hub.publish([*told, gone, dub1.watermark(at, now())])
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        page = reader.open("/sender?region=eu-west&site=dub1&block=nodes&sender=web1")
+        expect(page.locator(".strip .band")).to_have_count(4)
+        titles = page.locator(".strip .band title").all_text_contents()
+        changes = [datetime.fromisoformat(title.split(" from ")[1].split(" to ")[0]).timestamp() for title in titles]
+        assert changes == [each / SECOND for each in (at, silent_at, silent_at + 30 * MINUTE, over_at)]
 
 
 def test_an_address_that_is_no_view_is_said_to_be_none(hub: Hub, started: Browser, tmp_path: Path) -> None:

@@ -98,13 +98,17 @@ const legend = () => h("ul", { class: "legend" }, BANDS.map((band) => h("li", {}
 
 const KIND = { new: "up", recovered: "up", stale: "stale", retired: "retired" };
 
+// Whoever is stale has been so since it was heard last, as tables and lists count it; a life that an operator ended, too.
+const heldSince = (advisory, before) => (advisory.kind === "stale" || advisory.by_operator ? Math.max(advisory.last_seen_us, before?.at_us ?? 0) : advisory.at_us);
+
 /** Draw one sender's time: its states by its advisories, and over them what nobody knew. */
 export function strip(advisories, gaps, from, to, width) {
   if (to <= from) return null;
   const height = 26;
   const x = (at) => ((Math.min(to, Math.max(from, at)) - from) / (to - from)) * width;
   const ordered = [...advisories].sort((a, b) => a.at_us - b.at_us);
-  const parts = ordered.map((advisory, at) => [KIND[advisory.kind], advisory.at_us, ordered[at + 1]?.at_us ?? to]);
+  const begins = ordered.map((advisory, at) => heldSince(advisory, ordered[at - 1]));
+  const parts = ordered.map((advisory, at) => [KIND[advisory.kind], begins[at], begins[at + 1] ?? to]);
   const piece = (name, begin, end, extra) =>
     x(end) > x(begin) && s("rect", { x: x(begin).toFixed(1), width: Math.max(1, x(end) - x(begin)).toFixed(1), y: 0, height, ...extra, class: `band is-${name}` }, s("title", {}, `${name} from ${iso(begin)} to ${iso(end)}`));
   return s(
