@@ -48,7 +48,7 @@ class LiveClient:
             with self._opener.open(request, timeout=DEADLINE) as answer:
                 return msgspec.json.decode(answer.read(), type=model)
         except urllib.error.HTTPError as error:
-            raise click.ClickException(f"{self.url}: {_error_text(error)}") from error
+            raise click.ClickException(f"{self.url}: {_error_text(error, has_token=bool(token))}") from error
         except (OSError, http.client.HTTPException) as error:
             cause = getattr(error, "reason", error)
             reason = reason_of(cause) if isinstance(cause, OSError) else cause
@@ -59,8 +59,10 @@ class LiveClient:
             raise click.ClickException(f"{self.url} answers otherwise than this version expects: {error}") from error
 
 
-def _error_text(error: urllib.error.HTTPError) -> str:
+def _error_text(error: urllib.error.HTTPError, *, has_token: bool) -> str:
     body = error.read(10_000)
+    if error.code == 401 and has_token:
+        return f"it does not know the token in {TOKEN_VARIABLE}"
     if error.code == 401:
         return f"a token is needed: set {TOKEN_VARIABLE}"
     try:

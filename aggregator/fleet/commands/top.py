@@ -3,7 +3,7 @@
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -21,9 +21,10 @@ from shared.terminal import echo, json_text, width
 
 MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
 """A shape beside each word: colour alone tells not everybody."""
-_WIDE = 120
-_NAMED, _LONGEST_NAME = 2, 32
-"""So many nodes of an incident are named, each by so many letters at most."""
+_GAP, _MARK, _INSTANT = 2, 3, 22
+"""The room between two columns, and that of a mark's and an instant's with it."""
+_NAMED, _LEAST_NODES, _LEAST_NAME = 2, 20, 12
+"""So many nodes of an incident are named, where there is so much room; a site's name is never cut to less."""
 
 
 @click.command(epilog=examples("muster-aggregator top", "muster-aggregator top --once"))
@@ -69,13 +70,11 @@ def screen(client: LiveClient, columns: int, rows: int) -> Iterator[str]:
     yield fleet.trust
     yield f"at {format_instant(fleet.now_us - fleet.now_us % SECOND)}, by the hub's clock"
     yield ""
-    # That there is more to see where it is wider is said below the sites.
-    incident_columns = _INCIDENT_COLUMNS if columns >= _WIDE else _INCIDENT_COLUMNS[:-1]
-    yield format_table(incident_columns, shown, columns) if shown else "no open incident"
+    yield incident_table(shown, columns) if shown else "no open incident"
     if len(incidents) > len(shown):
         yield f"and {len(incidents) - len(shown):,} more incidents"
     yield ""
-    yield format_table(_COLUMNS, page.sites, columns)
+    yield site_table(page.sites, columns)
     if page.total > len(page.sites):
         yield f"and {page.total - len(page.sites):,} more sites"
 
@@ -101,28 +100,43 @@ def _instant(at: int) -> str:
     return format_instant(at - at % SECOND) if at else ""
 
 
+def incident_table(incidents: Sequence[Incident], width: int) -> str:
+    """Lay incidents out, with as many of the first nodes' names as there is room for."""
+    places = {each.key: f"{each.region}.{each.summary}" if each.site else each.summary for each in incidents}
+    room = width - _MARK - _INSTANT
+    longest = min(max(map(len, places.values())), room)
+    over = Column[Incident]("seems over since", lambda each: _instant(each.clear_since_us or 0), spare=1)
+    for_nodes = room - longest - (_INSTANT if any(map(over.cell, incidents)) else 0) - _GAP
+    columns: list[Column[Incident]] = [
+        Column("", lambda each: MARKS["stale" if each.cause is Cause.STALE else "unknown"]),
+        Column("incident", lambda each: cut(places[each.key], longest)),
+        Column("since", lambda each: _instant(each.started_at_us)),
+        over,
+    ]
+    if for_nodes >= _LEAST_NODES:
+        columns.append(Column("nodes", lambda each: cut(_nodes(each), for_nodes)))
+    return format_table(columns, incidents, width)
+
+
 def _nodes(incident: Incident) -> str:
-    names = [cut(visible(name), _LONGEST_NAME) for name in incident.nodes[:_NAMED]]
+    names = [visible(name) for name in incident.nodes[:_NAMED]]
     more = incident.most_count - len(names)
     return ", ".join(names) + (f" and {more:,} more" if names and more > 0 else "")
 
 
-_INCIDENT_COLUMNS: list[Column[Incident]] = [
-    Column("", lambda each: MARKS["stale" if each.cause is Cause.STALE else "unknown"]),
-    Column("incident", lambda each: each.summary),
-    Column("since", lambda each: _instant(each.started_at_us)),
-    Column("seems over since", lambda each: _instant(each.clear_since_us or 0)),
-    Column("nodes", _nodes, spare=1),
-]
-_COLUMNS: list[Column[SiteView]] = [
-    Column("", lambda site: MARKS[site.state]),
-    Column("site", lambda site: f"{site.region}.{site.site}"),
-    Column("state", lambda site: f"{site.state}{f' ({site.reason})' if site.reason else ''}"),
-    Column("since", lambda site: _instant(site.since_us)),
-    # Of a site that is unknown it says the same as since when.
-    Column("known until", lambda site: _instant(site.known_until_us), spare=3),
-    Column("up", lambda site: str(site.counts.up), right=True, spare=1),
-    Column("stale", lambda site: str(site.counts.stale), right=True),
-    Column("unknown", lambda site: str(site.counts.unknown), right=True),
-    Column("maint.", lambda site: str(site.counts.maintenance), right=True, spare=2),
-]
+def site_table(sites: Sequence[SiteView], width: int) -> str:
+    states = {id(site): f"{site.state}{f' ({site.reason})' if site.reason else ''}" for site in sites}
+    room = width - _MARK - _INSTANT - max(map(len, states.values()), default=0) - _GAP
+    columns: list[Column[SiteView]] = [
+        Column("", lambda site: MARKS[site.state]),
+        Column("site", lambda site: cut(f"{site.region}.{site.site}", max(room, _LEAST_NAME))),
+        Column("state", lambda site: states[id(site)]),
+        Column("since", lambda site: _instant(site.since_us)),
+        # Of a site that is unknown it says the same as since when.
+        Column("known until", lambda site: _instant(site.known_until_us), spare=5),
+        Column("up", lambda site: str(site.counts.up), right=True, spare=3),
+        Column("stale", lambda site: str(site.counts.stale), right=True, spare=1),
+        Column("unknown", lambda site: str(site.counts.unknown), right=True, spare=2),
+        Column("maint.", lambda site: str(site.counts.maintenance), right=True, spare=4),
+    ]
+    return format_table(columns, sites, width)

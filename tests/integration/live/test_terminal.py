@@ -44,7 +44,7 @@ async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path
             (incident,) = json.loads(await ran("top", *asked, "--json"))["incidents"]
             since = format_instant(incident["started_at_us"] - incident["started_at_us"] % SECOND)
             assert lines[4].split() == ["INCIDENT", "SINCE", "NODES"]
-            assert lines[5].split() == ["!", "dub1:", "1", "of", "1", "stale", since, "web1"]
+            assert lines[5].split() == ["!", "eu-west.dub1:", "1", "of", "1", "stale", since, "web1"]
             assert [line.split()[:3] for line in lines[8:]] == [
                 ["!", "eu-west.dub1", "stale"], ["?", "eu-west.ber1", "unknown"]
             ]  # fmt: skip
