@@ -340,7 +340,8 @@ def test_every_view_is_accessible_and_fits(
     planned = DeclareMaintenance(started_at_us=now() - MINUTE, ended_at_us=now() + HOUR, reason="new switches")
     silent = Block("ap", "tyo1")
     stale = [dub1.stale(f"web{number}", now() - 13 * MINUTE) for number in range(5)]
-    messages = [said(Scope("us-east", "nyc1"), 1, now(), planned), silent.new("web1", at)]
+    far = Block("ap", "a-rather-long-name-of-a-site-which-others-share-up-to-number-7")
+    messages = [said(Scope("us-east", "nyc1"), 1, now(), planned), silent.new("web1", at), far.new("web1", at)]
     hub.publish([*stale, *messages, silent.watermark(at, now() - HOUR), dub1.watermark(at, now())])
     # The checks are put into the page from here: the page's own policy would refuse them.
     options = {"color_scheme": colours, "viewport": {"width": width, "height": 900}, "bypass_csp": True}
@@ -353,6 +354,8 @@ def test_every_view_is_accessible_and_fits(
             found = Axe().run(page, options={"resultTypes": ["violations"]})
             assert found.violations_count == 0, (view, found.generate_report())
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            whole = "[...document.querySelectorAll('.tile b')].every((each) => each.scrollWidth <= each.clientWidth)"
+            assert page.evaluate(whole), "names of sites that differ at their end are told apart"
             if view != "/login":
                 assert page.evaluate("(nav => nav.scrollWidth <= nav.clientWidth)(document.querySelector('nav'))"), view
             page.close()

@@ -69,7 +69,7 @@ function tile(site) {
     "a",
     { class: `tile is-${site.state}`, href: siteAddress(site.region, site.site), "data-site": `${site.region}/${site.site}` },
     shape(site.state),
-    h("b", {}, named(site.site, 40)),
+    h("b", {}, named(site.site, 64)),
     h("span", { class: "word" }, siteWords(site)),
     known.length ? h("span", { class: "soft" }, known) : null,
     site.state === "stale" || site.state === "maintenance" ? bar(site.counts) : null,

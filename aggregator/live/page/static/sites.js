@@ -84,7 +84,7 @@ export function sitesPage(root, { parameters }) {
   const columns = [
     { title: "State", class: "state-cell shape-cell", cell: (site) => stateMark(site.state) },
     { title: "Site", class: "name-cell", cell: (site) => link(siteAddress(site.region, site.site), named(site.site, 60)) },
-    { title: "Region", class: "spare", cell: (site) => named(site.region, 40) },
+    { title: "Region", class: "region-cell spare", cell: (site) => named(site.region, 40) },
     { title: "What", class: "what-cell", cell: (site) => siteWords(site) },
     { title: "Senders", class: "figure spare", cell: (site) => number(total(site.counts)) },
     { title: "Since", class: "time-cell", cell: (site) => instant(site.since_us) },
