@@ -34,8 +34,8 @@ Limit = Annotated[int, Meta(ge=1, le=1_000)]
 Place = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """A number that SQLite can hold."""
 Name = Annotated[str, Meta(min_length=1)]
-Search = Annotated[str, Meta(max_length=1_000)]
-"""Part of a name; SQLite looks for no text of any length."""
+Search = Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00]*$")]
+"""Part of a name; SQLite looks for no text of any length, and for none beyond a NUL."""
 
 
 class NotFound(Exception):
