@@ -362,7 +362,9 @@ def _observations(
         # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
         is_open = key in open_incidents
         lost = [site for site in members if site.unknown in SILENT or (is_open and site.unknown is not None)]
-        began = _lost_region_since(members, lost, rules)
+        # One that has a single site is lost as long as that is.
+        least = min(rules.least_sites, max(len(members), 1)) if is_open else rules.least_sites
+        began = _lost_region_since(members, lost, least)
         seen = msgspec.structs.replace(_wider(key, members, lost, began, hub, rules), gone=not members)
         if _HUB in open_incidents:
             seen = msgspec.structs.replace(seen, since_us=None)
@@ -389,12 +391,12 @@ def _gone(key: Key, hub: HubTimes) -> Observation:
     return Observation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
 
 
-def _lost_region_since(members: list[SiteView], lost: list[SiteView], rules: Rules) -> int | None:
-    """Say since when nobody can watch a region: the hub does not get it, or so many of its sites are unknown."""
+def _lost_region_since(members: list[SiteView], lost: list[SiteView], least: int) -> int | None:
+    """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least`` are lost."""
     behind = [site.known_until_us for site in lost if site.unknown == REGION_BEHIND]
     if behind:
         return sorted(behind)[len(behind) // 2]
-    limit = max(rules.least_sites, ceil(len(members) / 2))
+    limit = max(least, ceil(len(members) / 2))
     return sorted(site.known_until_us for site in lost)[limit - 1] if len(lost) >= limit else None
 
 

@@ -254,6 +254,20 @@ def test_what_a_place_says_on_its_way_back_was_not_its_cause(count: int) -> None
     assert [(each.key, each.reason) for each in watch.ended] == [(REGION, "region_behind")]
 
 
+def test_a_region_of_one_site_stays_one_incident_until_that_site_is_back() -> None:
+    watch = Watch()
+    cut = Site(unknown="region_behind")
+    watch.see(cut, now=NOON + 2 * MINUTE)
+    on_its_way = msgspec.structs.replace(cut, unknown="agent_silent")
+    for minute in range(3, 20):
+        watch.see(on_its_way, now=NOON + minute * MINUTE)
+    assert list(watch.open) == [REGION]
+    back = Site(known_until_us=NOON + 20 * MINUTE, observed_since_us=0)
+    watch.see(back)
+    watch.see(msgspec.structs.replace(back, known_until_us=NOON + 24 * MINUTE))
+    assert [(each.key, each.reason) for each in watch.ended] == [(REGION, "region_behind")]
+
+
 def test_what_an_incident_took_is_told_of_those_that_were_expected_then() -> None:
     watch = Watch()
     watch.see(Site(stale=many(214), known_until_us=NOON + MINUTE))
