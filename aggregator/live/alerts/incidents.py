@@ -216,7 +216,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
             return f"{place}: only one agent of its pair is ready"
         if self.cause is Cause.STALE:
             return f"{place}: {count:,} of {self.expected_count:,} stale"
-        sites = "" if self.site else f", {count:,} of {self.expected_count:,} sites"
+        sites = "" if self.site else f", {count:,} of {self.expected_count:,} site{'s' * (self.expected_count != 1)}"
         return f"{place}: unknown ({self.reason.replace('_', ' ')}{sites})"
 
 

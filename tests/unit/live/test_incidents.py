@@ -262,6 +262,7 @@ def test_a_region_of_one_site_stays_one_incident_until_that_site_is_back() -> No
     for minute in range(3, 20):
         watch.see(on_its_way, now=NOON + minute * MINUTE)
     assert list(watch.open) == [REGION]
+    assert watch.open[REGION].summary == "eu: unknown (region behind, 1 of 1 site)"
     back = Site(known_until_us=NOON + 20 * MINUTE, observed_since_us=0)
     watch.see(back)
     watch.see(msgspec.structs.replace(back, known_until_us=NOON + 24 * MINUTE))
