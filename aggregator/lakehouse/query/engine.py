@@ -7,13 +7,17 @@ ever written.
 """
 
 import re
+import tempfile
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import duckdb
 from duckdb.func import FunctionNullHandling
@@ -38,8 +42,12 @@ from aggregator.lakehouse.warehouse.errors import TablesUnreadable, explained
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 _BEGINNING = re.compile("select|with|from|values|table|pivot(_wider|_longer)?|unpivot|desc(ribe)?|show|summarize")
 _ANALYZE = ("analyze", "analyse")
-_SERIALIZED = "json_execute_serialized_sql"
-"""The function that runs a statement which is written as JSON, whatever it does."""
+_READERS = re.compile(
+    "read_(blob|text|parquet|csv|csv_auto|(nd)?json(_objects)?(_auto)?)|parquet_[a-z_]+|sniff_csv|glob|query_table"
+    "|duckdb_[a-z_]+|pragma_[a-z_]+|json_each|json_tree|range|generate_series|repeat|repeat_row|unnest|summary"
+    "|histogram|histogram_values|icu_calendar_names|pg_timezone_names"
+)
+"""The functions in a FROM that read, and do nothing else: ``query`` runs any text as a statement."""
 
 
 def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -50,8 +58,11 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     words = _words(sql)
     explained = _explained(words) if words[:1] == ["explain"] else words
     beginning = next((word for word in explained if word != "("), "")
-    if statements[0].type not in _READING or not _BEGINNING.fullmatch(beginning) or _SERIALIZED in sql.lower():
+    if statements[0].type not in _READING or not _BEGINNING.fullmatch(beginning):
         raise TablesUnreadable("the tables are written by rollup alone: begin with SELECT, WITH, DESCRIBE or SHOW")
+    called = {word.strip('"') for word, following in pairwise(words) if following == "("}
+    for name in sorted(called & _doing()):
+        raise TablesUnreadable(f"{name}() may do more than read the tables, so sql has no such function")
     if "copy" in words:
         raise TablesUnreadable(
             "COPY writes files, which sql does not: --parquet does, and --format csv (a column of that name must be"
@@ -60,7 +71,7 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _words(sql: str) -> list[str]:
-    """Give the words and the parentheses of ``sql``, but for those in comments, texts and quoted names.
+    """Give the words, the quoted names and the parentheses of ``sql``, but for those in comments and texts.
 
     DuckDB counts in bytes, and takes characters for space that Python and its own ``tokenize`` count among a word's.
     """
@@ -68,10 +79,19 @@ def _words(sql: str) -> list[str]:
     ends = [*(offset for offset, _ in tokens[1:]), len(encoded)]
     words = []
     for (offset, kind), end in zip(tokens, ends, strict=True):
-        text = encoded[offset:end].decode()
-        if kind not in (duckdb.token_type.comment, duckdb.token_type.string_const) and not text.startswith('"'):
-            words += re.findall(r"\w+|[()]", text.lower())
+        if kind not in (duckdb.token_type.comment, duckdb.token_type.string_const):
+            words += re.findall(r'"(?:[^"]|"")*"|\w+|[()]', encoded[offset:end].decode().lower())
     return words
+
+
+@cache
+def _doing() -> frozenset[str]:
+    """Name the functions in a FROM that may do more than read."""
+    with duckdb.connect() as connection:
+        found = connection.execute(
+            "SELECT function_name FROM duckdb_functions() WHERE function_type = 'table'"
+        ).fetchall()
+    return frozenset(name.lower() for (name,) in found if not _READERS.fullmatch(name))
 
 
 def _explained(words: list[str]) -> list[str]:
@@ -134,6 +154,8 @@ _SETTINGS = (
     "SET enable_progress_bar = false",
     # A year's query opens each of some thousand files several times; a table's file never changes.
     "SET parquet_metadata_cache = true",
+    # What it spills it may also read: the directory of whoever asks is not for that. DuckDB makes and removes it.
+    f"SET temp_directory = {quoted(f'{tempfile.gettempdir()}/muster-sql-{uuid4()}')}",
     f"ATTACH ':memory:' AS {CATALOG}",
     f"CREATE SCHEMA {CATALOG}.{NAMESPACE}",
     f"USE {CATALOG}.{NAMESPACE}",
@@ -293,6 +315,10 @@ class Tables:
         except duckdb.Error as error:
             self._register(self.names)
             raise TablesUnreadable(explained(error, sql, self._columns())) from error
+        except OverflowError as error:
+            raise TablesUnreadable(
+                f"Python has no such length of time or instant ({error}): CAST it AS VARCHAR"
+            ) from error
         except RuntimeError as error:
             # What DuckDB makes of Ctrl-C.
             if str(error) == "Query interrupted":

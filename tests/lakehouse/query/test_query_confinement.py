@@ -127,3 +127,18 @@ def test_only_the_file_that_was_named_is_written(warehouse: Path, tmp_path: Path
         with pytest.raises(TablesUnreadable, match="disabled"):
             tables.write_parquet("SELECT sender_id FROM sender_intervals", tmp_path / "other")
     assert [file.name for file in tmp_path.iterdir()] == ["it's [a] file"]
+
+
+def test_where_the_reader_stands_is_no_place_to_read_from(
+    warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".tmp").mkdir()
+    (tmp_path / ".tmp" / "secret").write_text(SECRET)
+    with open_tables(warehouse) as tables, pytest.raises(TablesUnreadable, match="disabled"):
+        tables.rows("FROM read_text('.tmp/secret')")
+
+
+def test_a_length_of_time_that_python_has_not_is_one_line(tables: Tables) -> None:
+    with pytest.raises(TablesUnreadable, match="CAST it AS VARCHAR"):
+        tables.rows("SELECT INTERVAL 2000000000 DAY")

@@ -76,8 +76,13 @@ def test_what_only_reads_is_answered(ask: Ask, query: str) -> None:
         ("(WITH written AS MATERIALIZED(/* a */\u200bcopy(SELECT 1) TO '{0}') FROM written)", "COPY writes files"),
         (f"WITH written AS (COPY (SELECT 1) TO '{{0}}') PIVOT {PIVOTED}", "COPY writes files"),
         ("EXPLAIN ANALYZE WITH written AS (COPY (SELECT 1) TO '{0}') FROM written", "COPY writes files"),
-        (f"FROM {SERIALIZED}", ROLLUP_ALONE),
-        ("FROM enable_logging('QueryLog', storage = 'file', storage_path = '{0}')", "Cannot change configuration"),
+        (f"FROM {SERIALIZED}", "json_execute_serialized_sql() may do more than read"),
+        (f"SELECT * FROM query('FROM ' || $a$ {SERIALIZED} $a$)", "query() may do more than read"),
+        ("FROM main.\"QUERY\"/* a */\n('FROM json_execute_' || 'serialized_sql()')", "query() may do more than read"),
+        (
+            "FROM enable_logging('QueryLog', storage = 'file', storage_path = '{0}')",
+            "enable_logging() may do more than read",
+        ),
         ("EXPLAIN ANALYZE SET profiling_output = '{0}'", ROLLUP_ALONE),
     ],
 )
