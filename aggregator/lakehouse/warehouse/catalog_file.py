@@ -62,16 +62,11 @@ def rebuild(warehouse: Path) -> Rebuilt:
 
     Raise TablesUnreadable where there is nothing to name, or what is there is named by other paths; AlreadyRunning.
     """
-    file = catalog_file(warehouse)
+    file, tables = catalog_file(warehouse), warehouse / NAMESPACE
     unreadable: list[Path] = []
-    found = {table.name: _newest(warehouse / NAMESPACE / table.name, unreadable) for table in TABLES}
-    rows = [
-        (CATALOG, NAMESPACE, name, newest.location, None, "TABLE")
-        for name, newest in found.items()
-        if newest is not None
-    ]
-    if not rows:
-        raise TablesUnreadable(f"there are no tables in {warehouse / NAMESPACE}: nothing to make a catalog of")
+    nothing = TablesUnreadable(f"there are no tables in {tables}: nothing to make a catalog of")
+    if not tables.is_dir():
+        raise nothing
     with (warehouse / LOCK_FILE).open("ab") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,6 +74,15 @@ def rebuild(warehouse: Path) -> Rebuilt:
             raise AlreadyRunning(
                 f"another job is at work on the tables in {warehouse}: wait for it, or end it"
             ) from error
+        # Not before: what a job has just written would be named by its state before that.
+        found = {table.name: _newest(tables / table.name, unreadable) for table in TABLES}
+        rows = [
+            (CATALOG, NAMESPACE, name, newest.location, None, "TABLE")
+            for name, newest in found.items()
+            if newest is not None
+        ]
+        if not rows:
+            raise nothing
         made = file.with_name(f"{file.name}.{os.getpid()}")
         made.unlink(missing_ok=True)
         with closing(sqlite3.connect(made)) as catalog, catalog:
