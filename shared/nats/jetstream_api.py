@@ -24,6 +24,7 @@ NO_SUCH_CONSUMER = 10014
 NO_SUCH_MESSAGE = 10037
 _NO_STORE = "error creating store for stream"
 _NO_STORE_PATIENCE, _NO_STORE_RETRY = 5.0, 0.1
+_LOOK_AT_LINK = 0.1
 
 
 ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
@@ -88,8 +89,10 @@ def domain_inbox(prefix: str, domain: str, token: str) -> str:
 async def request(client: Client, subject: str, payload: bytes, deadline: float) -> Msg:
     """Ask, and of another domain wait where nobody but that need be let answer: permissions can tell domains apart.
 
-    Raise what nats-py's ``request`` does.
+    While the link is down, wait for it first, for another ``deadline`` seconds at most. Raise what nats-py's
+    ``request`` does.
     """
+    await _wait_for_link(client, deadline)
     domain = _DOMAIN_API.match(subject)
     if domain is None:
         return await client.request(subject, payload, timeout=deadline)
@@ -101,17 +104,30 @@ async def request(client: Client, subject: str, payload: bytes, deadline: float)
         with keep_cancellation():
             answer = await answers.next_msg(timeout=deadline)
     finally:
-        if client.is_connected:
+        # Also while the link is down: every reconnect subscribes again to what the client knows.
+        if not client.is_closed:
             await answers.unsubscribe()
     if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
         raise nats.errors.NoRespondersError
     return answer
 
 
+async def _wait_for_link(client: Client, within: float) -> None:
+    """Keep a request back: nats-py would send it at the reconnect, also when nobody waits for the answer any more."""
+    give_up_at = time.monotonic() + within
+    while not client.is_connected:
+        if client.is_closed:
+            raise nats.errors.ConnectionClosedError
+        if time.monotonic() >= give_up_at:
+            raise nats.errors.TimeoutError
+        await asyncio.sleep(_LOOK_AT_LINK)
+
+
 async def request_json(client: Client, subject: str, body: Any, model: type[T], *, deadline: float) -> T:
     """Send ``body`` as JSON (None: nothing; bytes: as they are) and decode the answer as ``model``.
 
-    ``deadline`` is in seconds. Raise ApiError where the server says no, RequestFailed where it says nothing usable.
+    ``deadline`` is in seconds: for the answer, and before that for a link that is down. Raise ApiError where the server
+    says no, RequestFailed where it says nothing usable.
     """
     payload = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
     try:
@@ -120,12 +136,10 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
         raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
     except (nats.errors.Error, TimeoutError) as error:
         cause = "no answer" if isinstance(error, TimeoutError) else str(error).removeprefix("nats: ")
-        cause += "" if client.is_connected else ", the connection is down"
         # A server that forbids to ask gives no answer, too.
-        remedy = (
-            " (stalled, cut off, or no permission)" if client.is_connected and isinstance(error, TimeoutError) else ""
-        )
-        raise RequestFailed(f"{subject}: {cause} within {deadline:g} s{remedy}") from error
+        remedy = " (stalled, cut off, or no permission)" if isinstance(error, TimeoutError) else ""
+        why = remedy if client.is_connected else ", the connection is down"
+        raise RequestFailed(f"{subject}: {cause} within {deadline:g} s{why}") from error
     try:
         failure = _envelope.decode(reply.data).error
         if failure is not None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import nkeys  # type: ignore[import-untyped]
 import pytest
+from nats.aio.msg import Msg
 
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings
@@ -20,6 +21,7 @@ from shared.nats.connection import (
     ConnectionSettings,
     RequestFailed,
     TlsSettings,
+    api_prefix,
     connect,
     request_json,
 )
@@ -27,6 +29,7 @@ from shared.nats.jetstream_api import create_stream
 from shared.settings import FilePath
 from tests.support.nats.certificates import Authority
 from tests.support.nats.one_server import server_in, settings_for, written
+from tests.support.waiting import until
 
 
 async def failure(settings: ConnectionSettings, deadline: float = 10.0) -> str:
@@ -320,6 +323,51 @@ async def test_a_request_answers_refuses_or_fails_in_one_line(tmp_path: Path) ->
         jwt_like = base64.b64encode(b"{}")
         with pytest.raises(ApiError, match="10025"):
             await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=60)
+
+
+@pytest.mark.parametrize("domain", ["", "hub"])
+async def test_what_is_asked_without_a_link_is_not_sent_late_and_leaves_no_inbox(tmp_path: Path, domain: str) -> None:
+    """A client that asks through a day without a link would otherwise send all of it at the reconnect."""
+    settings = ServerSettings(name="server", store_dir=tmp_path / "nats", domain="hub")
+    subject = f"{api_prefix(domain)}.INFO"
+    heard: list[Msg] = []
+
+    async def hear(message: Msg) -> None:
+        heard.append(message)
+
+    async def ask(deadline: float) -> None:
+        await request_json(client, subject, None, dict[str, object], deadline=deadline)
+
+    async with (
+        EmbeddedNats(settings) as server,
+        EmbeddedLink(server.port) as link,
+        await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=60) as client,
+        await connect(settings_for(server), name="spy", deadline=60) as spy,
+    ):
+        await ask(60)
+        # The server writes its own domain's subjects so before anybody hears them.
+        await spy.subscribe("$JS.API.INFO", cb=hear)
+        await spy.flush()
+        inbox_count = len(client._subs)
+        await link.cut()
+        await until(lambda: not client.is_connected, "the client notices the cut")
+        for _ in range(5):
+            with pytest.raises(RequestFailed, match=r"INFO: no answer within 0.05 s, the connection is down$"):
+                await ask(0.05)
+        assert client.pending_data_size == 0
+        assert len(client._subs) == inbox_count
+        asking = asyncio.create_task(ask(180))
+        await link.restore()
+        await asking
+        await until(lambda: heard, "the request that waited for the link is heard")
+        assert len(heard) == 1
+        link.stall()
+        asking = asyncio.create_task(ask(1))
+        await until(lambda: client.stats["out_msgs"] == 3, "another request is under way")
+        await link.cut()
+        with pytest.raises(RequestFailed):
+            await asking
+        assert len(client._subs) == inbox_count
 
 
 async def test_a_stream_is_made_though_its_store_cannot_be_at_first(tmp_path: Path) -> None:
