@@ -117,6 +117,10 @@ class PolicyFeed:
                 await self._pause(LOOK_AGAIN)
                 self._denied = ""
                 continue
+            if not client.is_connected:
+                # nats-py would send the subscription at the reconnect, also when it has ended.
+                await self._pause(RETRY_AFTER)
+                continue
             try:
                 await self._listen()
             except ApiError as error:
@@ -245,6 +249,8 @@ class PolicyFeed:
 
     async def _answer(self, subject: str, body: bytes) -> Msg:
         """Wait for an answer, no longer than the connection stays the same."""
+        if not self._client.is_connected:
+            raise _Lost("the connection is down")
         try:
             await self._client.publish(subject, body, reply=self._inbox)
             async with asyncio.timeout(PULL_EXPIRES + REQUEST_DEADLINE):

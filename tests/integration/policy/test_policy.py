@@ -10,14 +10,18 @@ from nats.aio.msg import Msg
 from aggregator.policy.book import Book, changed_thresholds
 from aggregator.policy.stream import read_policy, say
 from aggregator.topology.desired.model import HUB, Place
+from edge_agent.policy import feed as feed_module
 from edge_agent.policy.feed import PolicyFeed
+from shared.embedded.link import EmbeddedLink
 from shared.identifiers import AdvisoryKind
 from shared.instants import MINUTE
+from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
 from shared.policy import Order, Scope, SetThresholds
 from shared.tasks import cancel_all
 from shared.thresholds import Thresholds
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
 from tests.support.agent.operated_agent import OperatedAgent
+from tests.support.nats.one_server import server_in
 from tests.support.topology.policy_hub import said, write_topology
 from tests.support.topology.regions import client_of, federation
 from tests.support.topology.rendered import muster
@@ -121,6 +125,43 @@ async def test_policy_is_heard_in_the_domain_that_the_agent_names(tmp_path: Path
     assert asked == {
         f"$JS.eu-west.API.CONSUMER.{action}.MUSTER_POLICY.muster-dub1" for action in ("INFO", "RESET", "MSG.NEXT")
     }
+
+
+async def test_without_a_link_nothing_is_listened_to_nor_asked_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day without a link would otherwise bring thousands of subscriptions and requests at once."""
+    for name in ("LOOK_AGAIN", "RETRY_AFTER", "RETRY_WHERE_UNKNOWN", "REQUEST_DEADLINE"):
+        monkeypatch.setattr(feed_module, name, 0.05)
+    failed_attempts: list[LinkState] = []
+
+    def note(state: LinkState) -> None:
+        if state.event is LinkEvent.RETRY_FAILED:
+            failed_attempts.append(state)
+
+    asked: list[Msg] = []
+
+    async def hear(message: Msg) -> None:
+        asked.append(message)
+
+    async with (
+        server_in(tmp_path) as server,
+        EmbeddedLink(server.port) as link,
+        await connect(ConnectionSettings(servers=(link.url,)), name="test", deadline=60, on_state=note) as client,
+        await client_of(server) as spy,
+    ):
+        await spy.subscribe("$JS.API.CONSUMER.>", cb=hear)
+        await spy.flush()
+        feed = PolicyFeed("eu-west", "dub1", "", lambda _phase, _reason: None)
+        hearing = asyncio.create_task(feed.run(client, ()))
+        await until(lambda: asked, "policy is asked for")
+        await link.cut()
+        await until(lambda: len(failed_attempts) >= 4, "the link is down for a while")
+        assert client.pending_data_size == 0
+        asked.clear()
+        await link.restore()
+        await until(lambda: asked, "policy is asked for again")
+        await cancel_all([hearing])
 
 
 async def known(stage: Stage, sender_id: str) -> bool:
