@@ -47,7 +47,7 @@ class FastPath:
         self._is_barred = False
         self.is_open = False
         """Whether rows that were handed over may still leave."""
-        self._changed, self._emptied = asyncio.Event(), asyncio.Event()
+        self._changed = asyncio.Event()
         self.acknowledged_through = 0
         self.append_count = 0
         self.closed_count = 0
@@ -86,10 +86,10 @@ class FastPath:
         assert not self.is_open, "what is taken back must no longer leave"
         self._rows = deque(row for row in self._rows if row.block != block)
         self._size = sum(row.size for row in self._rows)
-        self._emptied.set()
+        self._changed.set()
 
     async def change(self, within: float) -> None:
-        """Wait until something was acknowledged or the fast path closed, for so many seconds at most."""
+        """Wait until something was acknowledged or taken back, or the fast path closed, for so many seconds at most."""
         self._changed.clear()
         await wait_for_event(self._changed, within)
 
@@ -111,12 +111,12 @@ class FastPath:
             self._is_barred = False
 
     async def wait_until_empty(self, within: float) -> bool:
-        """Wait until every row of a closed fast path was taken back; False if that takes longer."""
+        """Wait until every row of a closed fast path was acknowledged or taken back; False if that takes longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while self._rows:
-                    self._emptied.clear()
-                    await self._emptied.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         return not self._rows
 
     # For the uploader

@@ -1,5 +1,7 @@
 """What may pass the store by, and what becomes of it."""
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -164,6 +166,17 @@ async def test_nothing_passes_while_copies_come_into_the_store_that_no_ingest_co
         assert await situation.fast_path.wait_until_empty(0.01)
         assert not situation.a.hand_over(state_at(2), rows("a2"))
     assert situation.a.hand_over(state_at(2), rows("a2"))
+
+
+async def test_a_closed_fast_path_is_empty_as_soon_as_what_was_on_its_way_is_acknowledged(situation: Situation) -> None:
+    assert situation.a.hand_over(state_at(1), rows("a1"))
+    with situation.fast_path.hold_closed():
+        waiting = asyncio.create_task(situation.fast_path.wait_until_empty(3600))
+        await asyncio.sleep(0)
+        situation.acknowledge(1)
+        async with asyncio.timeout(60):
+            assert await waiting
+    assert situation.a.conclude() == DeliveredCopies(state_at(1))
 
 
 def rows_with_ids(*texts: str) -> list[OutboxRow]:
