@@ -32,9 +32,9 @@ class DueOrder:
         self.sender_ids = sender_ids
         self.first = 0
 
-    def skip(self, is_established: Callable[[str], bool]) -> None:
+    def skip(self, has_left: Callable[[str], bool]) -> None:
         """Leave those behind that commits have settled: always the first."""
-        while self.first < len(self.sender_ids) and is_established(self.sender_ids[self.first]):
+        while self.first < len(self.sender_ids) and has_left(self.sender_ids[self.first]):
             self.first += 1
 
 
@@ -456,7 +456,7 @@ class DeadlineQueue:
             order = DueOrder(at, sorted(sender_id for sender_id, _ in takewhile(lambda each: due(each[1]) == at, self)))
         if not self._touched:
             self._listed.order = order if len(order.sender_ids) > limit else None
-            order.skip(self._is_established)
+            order.skip(self._has_left)
         return order.sender_ids[order.first : order.first + limit]
 
     def _head_is_alone(self, due: Callable[[int], int], at: int) -> bool:
@@ -465,7 +465,7 @@ class DeadlineQueue:
         following = NOBODY if slot == NOBODY else self._listed.after(slot)
         return following != NOBODY and due(self._listed_instants[following]) != at
 
-    def _is_established(self, sender_id: str) -> bool:
+    def _has_left(self, sender_id: str) -> bool:
         return not self._senders.is_in(sender_id, self._listed)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
