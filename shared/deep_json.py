@@ -39,7 +39,7 @@ def decode_deep(decode: Callable[[Body], T], body: Body) -> T:
 
 
 def encode_deep(value: Any) -> bytes:
-    """Encode what decoded() gave, in the same way whatever the order of its keys."""
+    """Encode what decode_deep() gave, in the same way whatever the order of its keys."""
     try:
         return msgspec.json.encode(value, order="deterministic")
     except RecursionError:

@@ -234,7 +234,7 @@ class PairLog:
         self._arrived.clear()
 
     async def append(self, entry: Entry, behind: int) -> int:
-        """Append behind the entry at ``behind`` (0: as the first), give its sequence; raise Outrun where that fails."""
+        """Append behind ``behind`` (0: as the first), give its sequence; raise LogOutrun where another is there."""
         headers = {_BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
         subject = self._address.subject()
         try:

@@ -1,4 +1,4 @@
-"""Put together one member of a pair: its blocks, followed or led, and its way to the region while it leads."""
+"""Build one member of a pair: its blocks, followed or led, and its way to the region while it leads."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

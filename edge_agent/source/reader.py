@@ -428,7 +428,7 @@ class JetStreamSource:
         return ConsumerState(pending, consumer.expires_after, consumer.unacknowledged)
 
     async def _publish_error(self, facts: StreamFacts, blind_after: int) -> str | None:
-        """Probe the stream where that is due, and say why it refuses what is sent to it; as in Checked."""
+        """Probe the stream where that is due; give why it refuses what is sent to it, as StreamCheck.publish_error."""
         if self._probe is not None:
             await self._probe_stream(facts, blind_after)
         error = facts.publish_error or (self._probe.publish_error if self._probe is not None else "")

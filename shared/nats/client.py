@@ -303,7 +303,7 @@ class EdgeClient(DirectClient):
             await super().flush(*arguments, **options)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
-        """Let no publish keep to itself that its task is told to end: nats-py does, on any Python."""
+        """Do not swallow CancelledError in publish: nats-py does, on any Python."""
         with keep_cancellation():
             return await super()._flush_pending(force_flush)
 
@@ -416,7 +416,7 @@ class EdgeClient(DirectClient):
             await super()._process_pong()
 
     async def _ping_interval(self) -> None:
-        """Take for life any message, and that the link takes what is sent: on a full thin one, PING and PONG wait."""
+        """Treat inbound data or send progress as liveness: on a thin link that is full, PING and PONG wait."""
         received = self.stats["in_msgs"]
         progress = LinkProgress()
         while True:
