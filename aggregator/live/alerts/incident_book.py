@@ -7,7 +7,7 @@ same id: at least once, never not at all.
 import heapq
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import ref
@@ -174,33 +174,54 @@ class SeenSite:
         there = [number for number in numbers if not view.is_gone(number)]
         self.gone = not there
         numbers = there or numbers
-        self._numbers = numbers
-        told = [fleet.counts[number] for number in numbers]
-        self.expected_count = sum(each[state] for each in told for state in (UP, STALE, UNHEARD, LOST))
-        self.stale_count = sum(each[STALE] for each in told)
+        reasons = {number: view.reason(number) for number in numbers}
+        unknown = [number for number, reason in reasons.items() if reason is not None]
+        known = [number for number in numbers if reasons[number] is None] or numbers
+        self._numbers, self._unknown = known, unknown
+        self.expected_count, self.known_count = self._expected(numbers), self._expected(known)
+        self.stale_count = sum(fleet.counts[number][STALE] for number in known)
         self.retired_count = sum(fleet.counts[number][RETIRED] for number in view.numbers_of(region, site))
-        blocks = [fleet.blocks[number] for number in numbers]
-        self.known_until_us = min(block.watched_until or block.changed_at for block in blocks)
-        self.observed_since_us = max(fleet.blocks[number].known_since for number in numbers)
+        until = {number: fleet.blocks[number].watched_until or fleet.blocks[number].changed_at for number in numbers}
+        self.known_until_us = min(until[number] for number in known)
+        self.lost_since_us = max(until.values()) if len(unknown) == len(numbers) else None
+        self.observed_since_us = max(fleet.blocks[number].known_since for number in known)
         planned = [number for number in numbers if view.maintenance(number) is not None]
         self.maintained = len(planned) == len(numbers)
-        reasons = [(fleet.blocks[number], view.reason(number)) for number in numbers]
-        heard = [block for block, reason in reasons if block.heard_at and reason not in SILENT]
+        self.unknown_maintained = set(unknown) <= set(planned)
+        told_of = [number for number in unknown if self.unknown_maintained or number not in planned]
+        # Where one block's agent speaks, the site is not silent.
+        self.unknown: str | None = min(
+            (reasons[number] for number in told_of), key=lambda reason: reason in SILENT, default=None
+        )
+        self.unknown_count = self._expected(told_of)
+        self.unknown_since_us = min((until[number] for number in told_of), default=self.known_until_us)
+        heard = [fleet.blocks[each] for each in numbers if fleet.blocks[each].heard_at and reasons[each] not in SILENT]
         self.is_heard = bool(heard)
         alone = [block for block in heard if block.alone_since]
         self.alone_since_us = min((block.alone_since for block in alone), default=0)
         self.lone_agents = tuple(dict.fromkeys(block.agent for block in alone))
-        self.unknown: str | None = next((reason for _, reason in reasons if reason is not None), None)
         scopes = [Scope(region), Scope(region, site)]
         scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]
         self.maintained_until_us = max(over.get(scope, 0) for scope in scopes)
-        self.planned_count = sum(len(fleet.stale[number]) for number in planned)
-        for number in set(numbers) - set(planned):
+        self.planned_count = sum(len(fleet.stale[number]) for number in set(known) & set(planned))
+        for number in set(known) - set(planned):
             names = view.planned_senders(number)
             self.planned_count += sum(fleet.members[number][name] in fleet.stale[number] for name in names)
 
+    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
+        """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
+        fleet = self._fleet
+        return not any(
+            (fleet.stale[number] and not are_all) or not fleet.members[number].keys().isdisjoint(senders)
+            for number in self._unknown
+        )
+
+    def _expected(self, numbers: Iterable[int]) -> int:
+        counts = self._fleet.counts
+        return sum(counts[number][state] for number in numbers for state in (UP, STALE, UNHEARD, LOST))
+
     def stale_at(self, rank: int) -> int:
-        """Give when so many of those that are stale now had become so."""
+        """Give since when so many of those that are stale now have been so while their blocks were watched."""
         return self._smallest("at", rank)
 
     def silent_at(self, rank: int) -> int:
@@ -218,7 +239,9 @@ class SeenSite:
     def _smallest(self, name: str, rank: int) -> int:
         if (name, rank) not in self._found:
             column: array[int] = getattr(self._fleet.senders, name)
-            self._found[name, rank] = heapq.nsmallest(rank, map(column.__getitem__, self._stale))[-1]
+            blocks = [(self._fleet.blocks[number].known_since, self._fleet.stale[number]) for number in self._numbers]
+            instants = (max(column[each], begin if name == "at" else 0) for begin, stale in blocks for each in stale)
+            self._found[name, rank] = heapq.nsmallest(rank, instants)[-1]
         return self._found[name, rank]
 
     @property

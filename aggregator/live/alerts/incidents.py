@@ -12,19 +12,22 @@ would take over). The table of transitions:
 | open     | a wider place has an incident of the same cause   | open, ``within`` that one, until it closes   |
 | open     | the condition                                     | open, with its numbers brought up to date    |
 | open     | not the condition, for ``close_after``            | closed, from when that became true           |
-| open     | nobody watches (``stale``), no agent is heard     | open: what is not seen resolves nothing      |
-|          | (``alone``), the hub is behind, or the site       |                                              |
-|          | vanished                                          |                                              |
+| open     | nobody watches one of its blocks (``stale``), no  | open: what is not seen resolves nothing      |
+|          | agent is heard (``alone``), the hub is behind, or |                                              |
+|          | the site vanished                                 |                                              |
 | open     | maintenance                                       | open: only creation is suppressed            |
 | any      | nobody is expected there any more: all senders    | none; closed after ``close_after``, with the |
 |          | retired, or an operator has closed the place      | outcome ``retired``                          |
+
+Each block of a site is known for itself: ``stale`` is judged of those that are, ``unknown`` of the others, and a
+region loses a site with the last of its blocks.
 
 Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
 the others the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import ceil
 from typing import Final, NamedTuple, Protocol
@@ -79,7 +82,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteView(Protocol):
-    """What is asked of a site. Instants are microseconds; counts leave retired senders out."""
+    """What is asked of a site. Instants are microseconds; counts leave retired senders out.
+
+    What is said of stale senders is of the blocks that are known, or of all where none is.
+    """
 
     @property
     def region(self) -> str:
@@ -91,7 +97,15 @@ class SiteView(Protocol):
 
     @property
     def expected_count(self) -> int:
-        """Senders that are up or stale."""
+        """All its senders, in blocks that are known or not."""
+
+    @property
+    def known_count(self) -> int:
+        """Those of them that are in blocks that are known."""
+
+    @property
+    def unknown_count(self) -> int:
+        """Those that are in the blocks of which ``unknown`` tells."""
 
     @property
     def stale_count(self) -> int:
@@ -107,15 +121,27 @@ class SiteView(Protocol):
 
     @property
     def observed_since_us(self) -> int:
-        """Since when it has been watched without a break."""
+        """Since when its known blocks have been watched without a break."""
 
     @property
     def known_until_us(self) -> int:
-        """Until when everything about it is known."""
+        """Until when everything about its known blocks is known."""
 
     @property
     def unknown(self) -> str | None:
-        """Why nobody knows how it is now, or None."""
+        """Why nobody knows how one of its blocks is now, of one that is not in maintenance if there is one; or None."""
+
+    @property
+    def unknown_since_us(self) -> int:
+        """Until when all of those blocks were known."""
+
+    @property
+    def unknown_maintained(self) -> bool:
+        """Whether all of those blocks are in maintenance."""
+
+    @property
+    def lost_since_us(self) -> int | None:
+        """Until when the last of its blocks was known, None: one still is."""
 
     @property
     def is_heard(self) -> bool:
@@ -142,13 +168,16 @@ class SiteView(Protocol):
         """When its last maintenance ended, or 0."""
 
     def stale_at(self, rank: int) -> int:
-        """Give when so many of those that are stale now had become so."""
+        """Give since when so many of those that are stale now have been so while their blocks were watched."""
 
     def silent_at(self, rank: int) -> int:
         """Give when so many of those that are stale now had been heard last."""
 
     def stale_senders(self, most: int) -> list[str]:
         """Name up to ``most`` of the stale senders, the first to become so first."""
+
+    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
+        """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
 
 
 class HubTimes(NamedTuple):
@@ -307,11 +336,13 @@ def _opened(seen: Observation) -> Incident | None:
 
 
 def _continued(incident: Incident, seen: Observation, close_after: int) -> Incident:
+    # A block that is known again may be so for less long than the others.
+    now_us = max(seen.now_us, incident.known_until_us)
     clear_since = None
     if seen.clear:
         # A blind span within the time of being clear is no time of being clear.
-        clear_since = max(seen.now_us if incident.clear_since_us is None else incident.clear_since_us, seen.watched_us)
-    ended = clear_since is not None and seen.now_us - clear_since >= close_after
+        clear_since = max(now_us if incident.clear_since_us is None else incident.clear_since_us, seen.watched_us)
+    ended = clear_since is not None and now_us - clear_since >= close_after
     nodes = incident.nodes
     if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
         nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
@@ -320,7 +351,7 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     return msgspec.structs.replace(
         incident,
         reason=incident.reason if seen.clear else _cause(incident.reason, seen.reason),
-        known_until_us=seen.now_us,
+        known_until_us=now_us,
         node_count=seen.node_count,
         # What it took is told beside those that were expected then: some may be retired by now.
         expected_count=max(incident.expected_count, incident.most_count) if seen.clear else seen.expected_count,
@@ -361,7 +392,8 @@ def _observations(
         key = Key(region, "", Cause.UNKNOWN)
         # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
         is_open = key in open_incidents
-        lost = [site for site in members if site.unknown in SILENT or (is_open and site.unknown is not None)]
+        unknown = [site for site in members if site.lost_since_us is not None]
+        lost = [site for site in unknown if site.unknown in SILENT or is_open]
         # One that has a single site is lost as long as that is.
         least = min(rules.least_sites, max(len(members), 1)) if is_open else rules.least_sites
         began = _lost_region_since(members, lost, least)
@@ -376,7 +408,8 @@ def _observations(
         wider = began is not None or (was is not None and is_whole) or _HUB in open_incidents
         for site in all_members:
             yield _unknown_site(site, wider, hub, rules)
-            if site.unknown is None or site.gone:
+            stale = open_incidents.get(Key(region, site.site, Cause.STALE))
+            if site.gone or _is_watched(site, stale):
                 yield _stale_site(site, hub, rules)
             if site.is_heard or site.gone:
                 yield _lone_agent(site, hub, rules)
@@ -393,11 +426,11 @@ def _gone(key: Key, hub: HubTimes) -> Observation:
 
 def _lost_region_since(members: list[SiteView], lost: list[SiteView], least: int) -> int | None:
     """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least`` are lost."""
-    behind = [site.known_until_us for site in lost if site.unknown == REGION_BEHIND]
+    behind = [site.lost_since_us or 0 for site in lost if site.unknown == REGION_BEHIND]
     if behind:
         return sorted(behind)[len(behind) // 2]
     limit = max(least, ceil(len(members) / 2))
-    return sorted(site.known_until_us for site in lost)[limit - 1] if len(lost) >= limit else None
+    return sorted(site.lost_since_us or 0 for site in lost)[limit - 1] if len(lost) >= limit else None
 
 
 def _wider(
@@ -423,16 +456,16 @@ def _wider(
 
 def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> Observation:
     is_unknown = site.unknown is not None and not site.gone
-    counts = is_unknown and not wider and not site.maintained
+    counts = is_unknown and not wider and not site.unknown_maintained
     return Observation(
         Key(site.region, site.site, Cause.UNKNOWN),
         hub.now_us,
-        max(site.known_until_us, hub.read_since_us, site.maintained_until_us) if counts else None,
-        site.known_until_us,
+        max(site.unknown_since_us, hub.read_since_us, site.maintained_until_us) if counts else None,
+        site.unknown_since_us,
         rules.unknown_after,
         clear=not is_unknown,
         watched_us=0 if site.gone else site.observed_since_us,
-        node_count=site.expected_count if is_unknown else 0,
+        node_count=site.unknown_count if is_unknown else 0,
         expected_count=site.expected_count,
         nodes=(),
         reason=site.unknown or "",
@@ -440,24 +473,31 @@ def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> O
     )
 
 
+def _is_watched(site: SiteView, incident: Incident | None) -> bool:
+    """Tell whether it can be said who is stale: of an incident, how those are that it is of."""
+    if site.lost_since_us is not None:
+        return False
+    return incident is None or site.sees(incident.nodes, are_all=len(incident.nodes) < MOST_NODES)
+
+
 def _stale_site(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
     """See whether too many are stale. Who is in maintenance opens no incident, but keeps one open."""
     if site.gone:
         return _gone(Key(site.region, site.site, Cause.STALE), hub)
-    limit = max(rules.least_senders, ceil(rules.least_share * site.expected_count), 1)
+    limit = max(rules.least_senders, ceil(rules.least_share * site.known_count), 1)
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
     return Observation(
         Key(site.region, site.site, Cause.STALE),
         site.known_until_us,
-        max(site.stale_at(limit), site.observed_since_us, site.maintained_until_us) if opens else None,
+        max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
         rules.open_after,
         clear=2 * site.stale_count < limit or site.stale_count == 0,
         watched_us=site.observed_since_us,
         node_count=site.stale_count,
-        expected_count=site.expected_count,
+        expected_count=site.known_count,
         nodes=tuple(site.stale_senders(MOST_NODES)) if site.stale_count >= limit else (),
         retired_count=site.retired_count,
     )

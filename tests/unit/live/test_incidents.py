@@ -1,8 +1,10 @@
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from aggregator.live.alerts.incidents import MOST_NODES, Cause, HubTimes, Incident, Key, Outcome, Rules, judge
-from shared.instants import MINUTE, SECOND
+from shared.instants import HOUR, MINUTE, SECOND
 
 RULES = Rules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)
 NOON = 1_790_000_000_000_000
@@ -33,15 +35,41 @@ class Site(msgspec.Struct, kw_only=True):
     gone: bool = False
     maintained: bool = False
     maintained_until_us: int = 0
+    unseen: dict[str, int] = {}
+    silent_block_count: int = 0
+
+    @property
+    def unknown_count(self) -> int:
+        return self.silent_block_count or self.expected_count
+
+    @property
+    def known_count(self) -> int:
+        return self.expected_count - self.silent_block_count
+
+    @property
+    def unknown_since_us(self) -> int:
+        return NOON if self.silent_block_count else self.known_until_us
+
+    @property
+    def unknown_maintained(self) -> bool:
+        return self.maintained
+
+    @property
+    def lost_since_us(self) -> int | None:
+        return None if self.unknown is None or self.silent_block_count else self.known_until_us
+
+    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
+        return not self.unseen.keys() & senders and (are_all or not self.unseen)
 
     @property
     def stale_count(self) -> int:
         return len(self.stale)
 
     def stale_at(self, rank: int) -> int:
-        return sorted(self.stale.values())[rank - 1]
+        return max(self.silent_at(rank), self.observed_since_us)
 
-    silent_at = stale_at
+    def silent_at(self, rank: int) -> int:
+        return sorted(self.stale.values())[rank - 1]
 
     def stale_senders(self, most: int) -> list[str]:
         return sorted(self.stale, key=lambda sender: self.stale[sender])[:most]
@@ -466,3 +494,24 @@ def test_a_regions_incident_that_a_vanished_site_keeps_open_hides_no_other_site(
     at = NOON + 60 * MINUTE
     watch.see(Site(site="a", unknown="agent_silent"), Site(site="b", known_until_us=at), now=at)
     assert Key("eu", "a", Cause.UNKNOWN) in watch.open
+
+
+def test_a_block_that_comes_back_behind_the_others_turns_no_time_back() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(20), known_until_us=NOON + 60 * MINUTE))
+    behind = NOON + 57 * MINUTE
+    watch.see(Site(known_until_us=behind, observed_since_us=NOON - MINUTE))
+    assert watch.open[STALE].clear_since_us == NOON + 60 * MINUTE
+    watch.see(Site(known_until_us=NOON + 62 * MINUTE))
+    assert list(watch.open) == [STALE]
+    watch.see(Site(known_until_us=NOON + 63 * MINUTE))
+    assert [each.ended_at_us for each in watch.ended] == [NOON + 60 * MINUTE]
+
+
+def test_more_stale_senders_than_an_incident_names_have_not_recovered_where_nobody_watches_them() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(150), known_until_us=NOON + MINUTE))
+    others = Site(unknown="agent_silent", silent_block_count=30, unseen={"db1": NOON}, known_until_us=NOON + HOUR)
+    for minutes in (0, 9):
+        watch.see(msgspec.structs.replace(others, known_until_us=NOON + HOUR + minutes * MINUTE))
+    assert watch.open[STALE].clear_since_us is None

@@ -1,0 +1,139 @@
+"""What the book makes of a fleet whose sites have several blocks, and whom it has told of what."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.live.alerts.incident_book import IncidentBook
+from aggregator.live.alerts.incidents import Cause, Incident, Outcome, Rules
+from shared.instants import MINUTE, SECOND
+from shared.policy import DeclareMaintenance, Order, Scope
+from tests.support.lakehouse.hub import Block, Message, said
+from tests.unit.live.test_view import START, Told
+
+SENDERS = [f"web{number}" for number in range(100)]
+
+
+class Minutes(Told):
+    """A fleet that is told of, and looked at, minute by minute."""
+
+    def __init__(self, book: IncidentBook) -> None:
+        super().__init__()
+        self.book = book
+        self.changed: list[Incident] = []
+
+    def tell(self, minute: int, *messages: Message, watched: tuple[Block, ...] = ()) -> None:
+        at = START + minute * MINUTE
+        self.at(at, *messages, *(block.watermark(START, at) for block in watched))
+        self.changed += self.book.look(self.view(at))
+
+    def until(self, minutes: range, *watched: Block) -> None:
+        for minute in minutes:
+            self.tell(minute, watched=watched)
+
+    def order(self, minute: int, revision: int, order: Order, scope: Scope) -> None:
+        at = START + minute * MINUTE
+        self.at(at, said(scope, revision, at, order))
+
+    def incident(self, cause: Cause, site: str = "dub1") -> Incident | None:
+        """Give the one that is open."""
+        found = [each for each in self.book.open.values() if (each.cause, each.site) == (cause, site)]
+        return found[0] if found else None
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Minutes]:
+    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    book.introduce("ops")
+    yield Minutes(book)
+    book.close()
+
+
+@pytest.fixture
+def main(fleet: Minutes) -> Block:
+    block = Block("eu-west", "dub1", "main")
+    fleet.tell(0, *(block.new(name, START) for name in SENDERS))
+    return block
+
+
+@pytest.fixture
+def rack9(fleet: Minutes) -> Block:
+    block = Block("eu-west", "dub1", "rack9")
+    fleet.tell(0, block.new("pdu1", START))
+    return block
+
+
+def test_a_silent_block_hides_no_outage_of_the_sites_other_blocks(fleet: Minutes, main: Block, rack9: Block) -> None:
+    fleet.until(range(3), main, rack9)
+    fleet.until(range(3, 60), main)
+    unknown = fleet.incident(Cause.UNKNOWN)
+    assert unknown is not None
+    assert (unknown.started_at_us, unknown.node_count, unknown.expected_count) == (START + 2 * MINUTE, 1, 101)
+    fleet.tell(60, *(main.stale(name, START + 59 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.until(range(61, 70), main)
+    stale = fleet.incident(Cause.STALE)
+    assert stale is not None
+    assert (stale.started_at_us, stale.node_count, stale.expected_count) == (START + 59 * MINUTE, 100, 100)
+    fleet.tell(70, *(main.recovered(name, START + 70 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.until(range(71, 75), main)
+    over = [each for each in fleet.changed if each.ended_at_us is not None]
+    assert [(each.incident_id, each.outcome) for each in over] == [(stale.incident_id, Outcome.RECOVERED)]
+
+
+@pytest.mark.parametrize("said_last", ["stale", "recovered"])
+def test_who_is_stale_in_a_block_that_is_unknown_has_not_recovered(
+    fleet: Minutes, main: Block, rack9: Block, said_last: str
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS), watched=(main, rack9))
+    fleet.until(range(2, 4), main, rack9)
+    if said_last == "recovered":
+        fleet.tell(4, *(main.recovered(name, START + 4 * MINUTE) for name in SENDERS), watched=(main, rack9))
+    fleet.until(range(5, 30), rack9)
+    stale = fleet.incident(Cause.STALE)
+    assert stale is not None
+    assert fleet.incident(Cause.UNKNOWN) is not None
+    if said_last == "stale":
+        fleet.tell(30, *(main.recovered(name, START + 30 * MINUTE) for name in SENDERS), watched=(main, rack9))
+    fleet.until(range(31, 36), main, rack9)
+    over = [each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    assert over == [stale.incident_id]
+
+
+def test_a_region_is_lost_by_sites_of_which_no_block_is_known(fleet: Minutes, main: Block, rack9: Block) -> None:
+    others = Block("eu-west", "ber1", "main"), Block("eu-west", "ber1", "rack9")
+    fleet.tell(1, *(block.new("db1", START) for block in others), watched=(main, rack9, *others))
+    fleet.until(range(2, 20), main, others[0])
+    assert fleet.incident(Cause.UNKNOWN, "") is None
+    assert fleet.incident(Cause.UNKNOWN, "ber1") is not None
+    fleet.until(range(20, 40), main)
+    assert fleet.incident(Cause.UNKNOWN, "") is None
+    fleet.until(range(40, 50))
+    region = fleet.incident(Cause.UNKNOWN, "")
+    assert region is not None
+    # Since its second site is known no more: since the last word of that one's last block.
+    assert (region.started_at_us, region.node_count) == (START + 39 * MINUTE, 2)
+
+
+def test_a_block_that_is_silent_in_maintenance_is_no_incident_of_its_site(
+    fleet: Minutes, main: Block, rack9: Block
+) -> None:
+    fleet.tell(1, watched=(main, rack9))
+    window = DeclareMaintenance(START + MINUTE, START + 20 * MINUTE, "new switch")
+    fleet.order(2, 1, window, Scope("eu-west", "dub1", "rack9"))
+    fleet.until(range(2, 20), main)
+    assert fleet.book.open == {}
+    fleet.until(range(20, 22), main)
+    assert fleet.incident(Cause.UNKNOWN) is not None
+
+
+def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_others(
+    fleet: Minutes, main: Block, rack9: Block
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS), watched=(main,))
+    for seconds in range(0, 180, 20):
+        # What went before was seen by nobody.
+        at = START + MINUTE + seconds * SECOND
+        fleet.at(at, main.watermark(START, at), rack9.watermark(at - SECOND, at))
+        fleet.book.look(fleet.view(at))
+    assert fleet.incident(Cause.STALE) is not None
