@@ -1,6 +1,9 @@
 """Tell receivers of incidents: Alertmanager, a webhook, a command; and tell somebody that all is well.
 
-Every receiver has a loop and a thread of its own: one that does not answer delays no other, nor the service.
+Every receiver has a loop and a thread of its own: one that does not answer delays no other, nor the service. A webhook
+and a command are told of one thing at a time: what one does not take keeps nothing else from it. Given up is only what
+a webhook says to be wrong itself, again and again, while it takes others.
+
 Alertmanager is sent every open incident again and again, as it expects. Its ``endsAt`` lies a day ahead, so that a hub
 that dies resolves nothing; that it died is noticed by the heartbeat, which goes out only while the feed keeps up and
 whose absence is for its receiver to tell.
@@ -8,12 +11,14 @@ whose absence is for its receiver to tell.
 
 import asyncio
 import logging
+import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -38,6 +43,13 @@ _DEADLINE: Final = 10.0
 _COMMAND_DEADLINE: Final = 60.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
+_MOST_NEWS: Final = 100
+_MOST_IN_A_ROW: Final = 3
+"""After so many failures in a row a receiver is left alone for a while: likely it takes nothing at present."""
+_MOST_REFUSALS: Final = 5
+_OF_THE_SENDER: Final = (401, 403, 407, 408, 425, 429)
+"""The answers of the 400s that are about who posted, how often and when, and not about what was posted."""
+_CANNOT_TELL: Final = "cannot tell %s of incidents: %s; next attempt in %g s"
 _MOST_LISTED: Final = 20
 _ALERTS: Final = {
     Cause.STALE: "MusterSendersStale",
@@ -51,23 +63,62 @@ class Undelivered(Exception):
     """A receiver did not take what it was sent. The text is one line."""
 
 
+class Refused(Undelivered):
+    """It says that what it was sent is wrong."""
+
+
+_Name: TypeAlias = tuple[str, bool]
+"""Of news: its incident's id, and whether it is of the end."""
+
+
 class Receiver(Protocol):
-    """Somebody who is told."""
+    """Somebody who is told of one thing at a time."""
 
     name: str
     """What it is known by in the book: it outlives restarts."""
-    repeats_after: float | None
-    """Seconds after which it is told of open incidents again, or None."""
 
-    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
+    async def tell(self, news: News) -> None:
         """Tell it; raise Undelivered."""
+
+
+class _Failures:
+    """What a receiver has not taken, and when that is tried again, in seconds of the loop."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[_Name] = Counter()
+        self.again_at = 0.0
+        self._refusals: dict[_Name, list[int]] = {}
+
+    def due(self, news: Sequence[News], now: float) -> list[News]:
+        """Give what is tried now: what never failed, and then the rest if it is time. All else is forgotten."""
+        for name in self.counts.keys() - set(map(_name_of, news)):
+            del self.counts[name]
+        due = [each for each in news if now >= self.again_at or _name_of(each) not in self.counts]
+        return sorted(due, key=lambda each: self.counts[_name_of(each)])
+
+    def add(self, name: _Name, error: Undelivered, taken_count: int) -> bool:
+        """Count one; tell whether to give up. ``taken_count`` is how many others were taken, ever."""
+        self.counts[name] += 1
+        if self.counts[name] == 1:
+            self._refusals[name] = [taken_count, 0]
+        # Who takes nothing else either may be out of order.
+        self._refusals[name][1] += isinstance(error, Refused) and taken_count > self._refusals[name][0]
+        return self._refusals[name][1] >= _MOST_REFUSALS
+
+    def pause(self, names: Iterable[_Name], now: float) -> float:
+        """Say how long to wait, now that these have failed: the longer, the more often all of them have."""
+        attempts = min(self.counts[name] for name in names)
+        seconds: float = min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 16), _LONGEST_PAUSE)
+        self.again_at = now + seconds
+        return seconds
 
 
 class Alerts:
     """Deliver what the book holds to every receiver.
 
     ``is_well`` tells whether the feed keeps up: without it no heartbeat goes out. ``now`` is the hub's time in
-    microseconds. ``page`` is the address of the page, for links. Failures are counted in ``failed_count``.
+    microseconds. ``page`` is the address of the page, for links. Failed attempts are counted in ``failed_count``, and
+    what was given up in ``given_up_count``.
     """
 
     def __init__(
@@ -90,6 +141,7 @@ class Alerts:
         ]
         self._woken = [asyncio.Event() for _ in self._receivers]
         self.delivered_count = {receiver.name: 0 for receiver in self._receivers}
+        self.given_up_count = dict.fromkeys(self.delivered_count, 0)
         self.failed_count = dict.fromkeys((*self.delivered_count, *(beat[0] for beat in self._heartbeats)), 0)
         for receiver in self._receivers:
             book.introduce(receiver.name)
@@ -104,36 +156,74 @@ class Alerts:
         try:
             async with asyncio.TaskGroup() as group:
                 for receiver, woken in zip(self._receivers, self._woken, strict=True):
-                    group.create_task(self._serve(receiver, woken))
+                    if isinstance(receiver, _Alertmanager):
+                        group.create_task(self._repeat(receiver, woken))
+                    else:
+                        group.create_task(self._serve(receiver, woken))
                 for heartbeat in self._heartbeats:
                     group.create_task(self._beat(*heartbeat))
         finally:
             self._web.close()
 
     async def _serve(self, receiver: Receiver, woken: asyncio.Event) -> None:
+        clock, failures = asyncio.get_running_loop().time, _Failures()
+        while True:
+            woken.clear()
+            if not await self._deliver(receiver, failures, clock):
+                await _wait(woken, max(0, failures.again_at - clock()) if failures.counts else None)
+
+    async def _deliver(self, receiver: Receiver, failures: _Failures, clock: Callable[[], float]) -> bool:
+        """Tell what is due; give whether the book has moved on."""
+        has_moved, failed, in_a_row = False, dict[_Name, str](), 0
+        for each in failures.due(self._book.news(receiver.name, _MOST_NEWS + len(failures.counts)), clock()):
+            name = _name_of(each)
+            if each.ended and (each.incident.incident_id, False) in failures.counts:
+                # Its beginning comes first.
+                continue
+            try:
+                await receiver.tell(each)
+            except Undelivered as error:
+                self.failed_count[receiver.name] += 1
+                in_a_row += 1
+                if failures.add(name, error, self.delivered_count[receiver.name]):
+                    self.given_up_count[receiver.name] += 1
+                    _LOG.error(
+                        "%s takes others, but not incident %s: it is given up: %s", receiver.name, name[0], error
+                    )
+                else:
+                    failed[name] = str(error)
+                    if in_a_row == _MOST_IN_A_ROW:
+                        break
+                    continue
+            else:
+                self.delivered_count[receiver.name] += 1
+                in_a_row = 0
+            self._book.acknowledge(receiver.name, [each])
+            failures.counts.pop(name, None)
+            has_moved = True
+        if failed:
+            pause = failures.pause(failed, clock())
+            _LOG.warning(_CANNOT_TELL, receiver.name, [*failed.values()][-1], pause)
+        return has_moved
+
+    async def _repeat(self, receiver: "_Alertmanager", woken: asyncio.Event) -> None:
         pause = _FIRST_PAUSE
         while True:
             woken.clear()
+            news = self._book.news(receiver.name)
             try:
-                more = await self._deliver(receiver)
+                await receiver.tell(news, tuple(self._book.open.values()), self._now())
             except Undelivered as error:
                 self.failed_count[receiver.name] += 1
-                _LOG.warning("cannot tell %s of incidents: %s; next attempt in %g s", receiver.name, error, pause)
+                _LOG.warning(_CANNOT_TELL, receiver.name, error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            pause = _FIRST_PAUSE
-            if not more:
-                await _wait(woken, receiver.repeats_after)
-
-    async def _deliver(self, receiver: Receiver) -> bool:
-        news = self._book.news(receiver.name)
-        again = () if receiver.repeats_after is None else self._book.open.values()
-        if news or receiver.repeats_after is not None:
-            await receiver.tell(news, tuple(again), self._now())
             self._book.acknowledge(receiver.name, news)
             self.delivered_count[receiver.name] += len(news)
-        return bool(news)
+            pause = _FIRST_PAUSE
+            if not news:
+                await _wait(woken, receiver.repeats_after)
 
     async def _beat(self, name: str, url: str, every: float) -> None:
         while True:
@@ -194,11 +284,12 @@ def address(page: str, incident: Incident) -> str:
 class _Alertmanager:
     def __init__(self, settings: AlertmanagerSettings, page: str, is_well: Callable[[], bool], web: "_Web") -> None:
         self.name, self._web = _name("alertmanager", settings.address), web
-        self.repeats_after: float | None = settings.resend_every / SECOND
+        self.repeats_after = settings.resend_every / SECOND
         self._url = settings.address.rstrip("/") + "/api/v2/alerts"
         self._page, self._is_well = page, is_well
 
     async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
+        """Tell it of all at once, as it expects; raise Undelivered."""
         ended = [each.incident for each in news if each.incident.ended_at_us is not None]
         alerts = [
             self._alert(incident, now_us) for incident in {each.incident_id: each for each in (*again, *ended)}.values()
@@ -223,7 +314,7 @@ class _Alertmanager:
         }
 
     def _watchdog(self, now_us: int) -> dict[str, Any]:
-        lasts = int(5 * (self.repeats_after or 0) * SECOND)
+        lasts = int(5 * self.repeats_after * SECOND)
         return {
             "labels": {"alertname": WATCHDOG, "severity": "none"},
             "annotations": {"summary": "Muster's hub is awake and keeps up: this alert always fires."},
@@ -233,31 +324,31 @@ class _Alertmanager:
 
 
 class _Webhook:
-    repeats_after: float | None = None
-
     def __init__(self, settings: WebhookSettings, page: str, web: "_Web") -> None:
         self._url, self._page, self._web = settings.address, page, web
         self.name = _name("webhook", self._url)
 
-    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
-        for each in news:
-            await self._web.ask(self._url, msgspec.json.encode(message(each, self._page)))
+    async def tell(self, news: News) -> None:
+        await self._web.ask(self._url, msgspec.json.encode(message(news, self._page)))
 
 
 class _Command:
-    repeats_after: float | None = None
-
     def __init__(self, settings: CommandSettings, page: str) -> None:
         program, *arguments = self._command = settings.command
         self.name = f"command {program}" + (_digest(*arguments) if arguments else "")
         self._page = page
 
-    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:  # noqa: ARG002
-        for each in news:
-            await _run(self._command, msgspec.json.encode(message(each, self._page)) + b"\n")
+    async def tell(self, news: News) -> None:
+        await _run(self._command, msgspec.json.encode(message(news, self._page)) + b"\n")
 
 
-def _receiver(settings: AlertSettings, page: str, is_well: Callable[[], bool], web: "_Web") -> Receiver:
+def _name_of(news: News) -> _Name:
+    return news.incident.incident_id, news.ended
+
+
+def _receiver(
+    settings: AlertSettings, page: str, is_well: Callable[[], bool], web: "_Web"
+) -> "Receiver | _Alertmanager":
     match settings:
         case AlertmanagerSettings():
             return _Alertmanager(settings, page, is_well, web)
@@ -308,7 +399,12 @@ class _Web:
         try:
             await asyncio.get_running_loop().run_in_executor(self._threads, self._answered, request)
         except (OSError, ValueError, HTTPException) as error:
-            raise Undelivered(visible(str(error) or type(error).__name__)[:200]) from error
+            code = 0
+            if isinstance(error, urllib.error.HTTPError):
+                code = error.code
+                error.close()
+            is_refused = 400 <= code < 500 and code not in _OF_THE_SENDER
+            raise (Refused if is_refused else Undelivered)(visible(str(error) or type(error).__name__)[:200]) from error
 
     def _answered(self, request: urllib.request.Request) -> None:
         with self._opener.open(request, timeout=_DEADLINE) as answer:

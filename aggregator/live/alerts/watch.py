@@ -62,10 +62,16 @@ class IncidentWatch:
             held.add_metric([cause], causes.count(cause))
         delivered = CounterMetricFamily("muster_live_alerts_delivered", "What was acknowledged", labels=["receiver"])
         failed = CounterMetricFamily("muster_live_alerts_failed", "Failed attempts to tell", labels=["receiver"])
-        for counts, family in ((self._alerts.delivered_count, delivered), (self._alerts.failed_count, failed)):
+        given_up = CounterMetricFamily("muster_live_alerts_given_up", "News that was refused", labels=["receiver"])
+        alerts = self._alerts
+        for counts, family in (
+            (alerts.delivered_count, delivered),
+            (alerts.failed_count, failed),
+            (alerts.given_up_count, given_up),
+        ):
             for receiver, count in counts.items():
                 family.add_metric([receiver], count)
-        yield from (held, delivered, failed)
+        yield from (held, delivered, failed, given_up)
 
     def close(self) -> None:
         """Close the file, and tell nobody any more."""

@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.request
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from aggregator.alert_settings import (
     HeartbeatSettings,
     WebhookSettings,
 )
+from aggregator.live.alerts import receivers
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
 from aggregator.live.alerts.receivers import WATCHDOG, Alerts, words
@@ -64,19 +65,26 @@ def ended(incident: Incident) -> Incident:
 
 
 class Inbox:
-    """A web server that keeps what it is sent, and refuses it while ``refuses`` is set."""
+    """A web server that keeps what it is sent, and refuses it while ``refuses`` is set.
+
+    ``answer`` says by what it was sent how; it counts what it was asked.
+    """
 
     def __init__(self) -> None:
         self.got: list[bytes] = []
         self.refuses = False
+        self.asked_count = 0
+        self.answer: Callable[[dict[str, Any]], int] = lambda _told: 200
         inbox = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                if not inbox.refuses:
+                inbox.asked_count += 1
+                status = 503 if inbox.refuses else inbox.answer(json.loads(body or b"{}"))
+                if status == 200:
                     inbox.got.append(body)
-                self.send_response(503 if inbox.refuses else 200)
+                self.send_response(status)
                 self.end_headers()
 
             do_GET = do_POST  # noqa: N815
@@ -158,6 +166,100 @@ async def test_what_a_receiver_refused_it_is_told_after_a_restart_and_others_do_
     assert len(other.got) == 1
     assert "503" in caplog.text
     assert "secret" not in caplog.text
+
+
+def some_incidents(count: int) -> list[Incident]:
+    return [an_incident(1_790_000_000_000_000 + number) for number in range(count)]
+
+
+def ids(box: Inbox) -> list[str]:
+    return [json.loads(body)["incident_id"] for body in box.got]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what failed tried again soon."""
+    monkeypatch.setattr(receivers, "_FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(receivers, "_LONGEST_PAUSE", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_webhook_refuses_keeps_nothing_else_from_it_and_is_given_up_after_a_while(
+    book: IncidentBook, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, wrong, later, last = some_incidents(4)
+    inbox.answer = lambda told: 400 if told["incident_id"] == wrong.incident_id else 200
+    book.save([first, wrong, later])
+    settings = WebhookSettings(url=inbox.url)
+    async with telling(book, settings) as alerts:
+        await until(lambda: any(alerts.given_up_count.values()), "one given up")
+        assert ids(inbox) == [first.incident_id, later.incident_id]
+        assert ([*alerts.delivered_count.values()], [*alerts.given_up_count.values()]) == ([2], [1])
+    assert caplog.text.count("it is given up: HTTP Error 400") == 1
+    asked_count = inbox.asked_count
+    book.save([last])
+    async with telling(book, settings):
+        await until(lambda: last.incident_id in ids(inbox), "the next one told")
+    assert inbox.asked_count == asked_count + 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("status", [400, 401, 503])
+async def test_a_webhook_that_refuses_all_is_told_of_all_in_the_end(
+    book: IncidentBook, inbox: Inbox, status: int
+) -> None:
+    told = some_incidents(8)
+    inbox.answer = lambda _told: status
+    book.save(told)
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: inbox.asked_count > 100, "asked often")
+        inbox.answer = lambda _told: 200
+        await until(lambda: [*alerts.delivered_count.values()] == [8], "all taken")
+        assert [*alerts.given_up_count.values()] == [0]
+    assert sorted(ids(inbox)) == sorted(each.incident_id for each in told)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_webhook_that_takes_so_many_at_once_gets_the_others_later_and_none_twice(
+    book: IncidentBook, inbox: Inbox
+) -> None:
+    told = some_incidents(20)
+    inbox.answer = lambda _told: 429 if inbox.asked_count % 7 > 3 else 200
+    book.save(told)
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: [*alerts.delivered_count.values()] == [20], "all taken")
+    assert sorted(ids(inbox)) == sorted(each.incident_id for each in told)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_end_waits_for_the_beginning_that_was_not_taken(book: IncidentBook, inbox: Inbox) -> None:
+    (incident,) = some_incidents(1)
+    inbox.answer = lambda told: 500 if told["event"] == "began" and inbox.asked_count < 6 else 200
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        book.save([incident])
+        book.save([ended(incident)])
+        alerts.wake()
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "told of both")
+    assert [json.loads(body)["event"] for body in inbox.got] == ["began", "ended"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_a_command_fails_at_keeps_nothing_else_from_it_and_is_tried_again(
+    book: IncidentBook, tmp_path: Path
+) -> None:
+    first, wrong, later = some_incidents(3)
+    out, mended = tmp_path / "told", tmp_path / "mended"
+    program = (
+        "import json, pathlib, sys; told = json.load(sys.stdin)['incident_id']\n"
+        f"if told == {wrong.incident_id!r} and not pathlib.Path({str(mended)!r}).exists(): sys.exit(1)\n"
+        f"open({str(out)!r}, 'a').write(told + ' ')"
+    )
+    book.save([first, wrong, later])
+    async with telling(book, CommandSettings(command=(sys.executable, "-c", program))) as alerts:
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "the others told")
+        mended.touch()
+        await until(lambda: [*alerts.delivered_count.values()] == [3], "told of it after all")
+    assert out.read_text().split() == [each.incident_id for each in (first, later, wrong)]
 
 
 async def test_a_command_gets_the_incident_on_its_standard_input(book: IncidentBook, tmp_path: Path) -> None:
