@@ -15,6 +15,7 @@ from weakref import ref
 import msgspec
 
 from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, Key, Rules, judge
+from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import SiteVersion, View
@@ -96,10 +97,12 @@ class IncidentBook:
 
     def save(self, changed: Iterable[Incident]) -> None:
         """Write incidents, and let go of the oldest that have ended."""
-        rows = []
+        rows, opened = [], []
         for each in changed:
             rows.append((each.incident_id, each.started_at_us, each.ended_at_us, msgspec.json.encode(each)))
             if each.ended_at_us is None:
+                if each.key not in self.open:
+                    opened.append((each.incident_id,))
                 self.open[each.key] = each
             else:
                 self.open.pop(each.key, None)
@@ -107,6 +110,8 @@ class IncidentBook:
             return
         with self._database as database:
             database.executemany("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?)", rows)
+            # Of one that had ended, and goes on after all, everybody is told anew.
+            database.executemany("DELETE FROM notices WHERE incident_id = ?", opened)
             if any(row[2] is not None for row in rows):
                 database.execute(
                     "DELETE FROM incidents WHERE incident_id IN (SELECT incident_id FROM incidents"
@@ -183,7 +188,6 @@ class SeenSite:
         self.retired_count = sum(fleet.counts[number][RETIRED] for number in view.numbers_of(region, site))
         until = {number: fleet.blocks[number].watched_until or fleet.blocks[number].changed_at for number in numbers}
         self.known_until_us = min(until[number] for number in known)
-        self.lost_since_us = max(until.values()) if len(unknown) == len(numbers) else None
         self.observed_since_us = max(fleet.blocks[number].known_since for number in known)
         planned = [number for number in numbers if view.maintenance(number) is not None]
         self.maintained = len(planned) == len(numbers)
@@ -194,15 +198,16 @@ class SeenSite:
             (reasons[number] for number in told_of), key=lambda reason: reason in SILENT, default=None
         )
         self.unknown_count = self._expected(told_of)
-        self.unknown_since_us = min((until[number] for number in told_of), default=self.known_until_us)
+        ended = {number: max(over.get(scope, 0) for scope in _scopes(fleet.blocks[number])) for number in numbers}
+        self.maintained_until_us = max(ended.values())
+        lost = {number: max(until[number], ended[number]) for number in unknown}
+        self.unknown_since_us = min((lost[number] for number in told_of), default=self.known_until_us)
+        self.lost_since_us = max(lost.values()) if len(unknown) == len(numbers) else None
         heard = [fleet.blocks[each] for each in numbers if fleet.blocks[each].heard_at and reasons[each] not in SILENT]
         self.is_heard = bool(heard)
         alone = [block for block in heard if block.alone_since]
         self.alone_since_us = min((block.alone_since for block in alone), default=0)
         self.lone_agents = tuple(dict.fromkeys(block.agent for block in alone))
-        scopes = [Scope(region), Scope(region, site)]
-        scopes += [Scope(region, site, fleet.blocks[number].block) for number in numbers]
-        self.maintained_until_us = max(over.get(scope, 0) for scope in scopes)
         self.planned_count = sum(len(fleet.stale[number]) for number in set(known) & set(planned))
         for number in set(known) - set(planned):
             names = view.planned_senders(number)
@@ -253,6 +258,10 @@ class SeenSite:
     @property
     def _stale(self) -> Iterator[int]:
         return (each for number in self._numbers for each in self._fleet.stale[number])
+
+
+def _scopes(block: Block) -> tuple[Scope, Scope, Scope]:
+    return Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
 
 
 def ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:

@@ -70,7 +70,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
     has it no more when fewer than half as many are. A region has the cause ``unknown`` when at least ``least_sites``
-    and half of its sites are silent, until fewer are unknown, for any reason.
+    and half of its sites are silent, until fewer are unknown, for any reason. Where a place grows meanwhile, nothing is
+    over before fewer have it than had it at its worst.
     """
 
     open_after: int = 30 * SECOND
@@ -133,7 +134,7 @@ class SiteView(Protocol):
 
     @property
     def unknown_since_us(self) -> int:
-        """Until when all of those blocks were known."""
+        """Until when all of those blocks were known or in maintenance."""
 
     @property
     def unknown_maintained(self) -> bool:
@@ -141,7 +142,7 @@ class SiteView(Protocol):
 
     @property
     def lost_since_us(self) -> int | None:
-        """Until when the last of its blocks was known, None: one still is."""
+        """Until when the last of its blocks was known or in maintenance, None: one is known."""
 
     @property
     def is_heard(self) -> bool:
@@ -390,17 +391,14 @@ def _observations(
     for region, all_members in regions.items():
         members = [site for site in all_members if not site.gone]
         key = Key(region, "", Cause.UNKNOWN)
+        was = open_incidents.get(key)
         # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
-        is_open = key in open_incidents
         unknown = [site for site in members if site.lost_since_us is not None]
-        lost = [site for site in unknown if site.unknown in SILENT or is_open]
-        # One that has a single site is lost as long as that is.
-        least = min(rules.least_sites, max(len(members), 1)) if is_open else rules.least_sites
-        began = _lost_region_since(members, lost, least)
+        lost = [site for site in unknown if site.unknown in SILENT or was is not None]
+        began = _lost_region_since(members, lost, was, rules)
         seen = msgspec.structs.replace(_wider(key, members, lost, began, hub, rules), gone=not members)
         if _HUB in open_incidents:
             seen = msgspec.structs.replace(seen, since_us=None)
-        was = open_incidents.get(key)
         there = {site.site for site in all_members}
         # A site that has vanished has not come back.
         is_whole = was is None or all(node in there or is_closed(region, node) for node in was.nodes)
@@ -410,7 +408,7 @@ def _observations(
             yield _unknown_site(site, wider, hub, rules)
             stale = open_incidents.get(Key(region, site.site, Cause.STALE))
             if site.gone or _is_watched(site, stale):
-                yield _stale_site(site, hub, rules)
+                yield _stale_site(site, stale, hub, rules)
             if site.is_heard or site.gone:
                 yield _lone_agent(site, hub, rules)
     seen_places = {(site.region, name) for site in sites for name in ("", site.site)}
@@ -424,12 +422,20 @@ def _gone(key: Key, hub: HubTimes) -> Observation:
     return Observation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
 
 
-def _lost_region_since(members: list[SiteView], lost: list[SiteView], least: int) -> int | None:
-    """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least`` are lost."""
+def _lost_region_since(
+    members: list[SiteView], lost: list[SiteView], incident: Incident | None, rules: Rules
+) -> int | None:
+    """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least_sites`` are lost."""
     behind = [site.lost_since_us or 0 for site in lost if site.unknown == REGION_BEHIND]
     if behind:
         return sorted(behind)[len(behind) // 2]
-    limit = max(least, ceil(len(members) / 2))
+    limit, least = ceil(len(members) / 2), rules.least_sites
+    if incident is not None:
+        # One that has a single site is lost as long as that is.
+        least = min(least, max(len(members), 1))
+        # One that grew is lost until fewer of its sites are; where it was cut, only those that are silent count now.
+        limit = limit if incident.reason == REGION_BEHIND else min(limit, incident.most_count)
+    limit = max(least, limit)
     return sorted(site.lost_since_us or 0 for site in lost)[limit - 1] if len(lost) >= limit else None
 
 
@@ -460,7 +466,7 @@ def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> O
     return Observation(
         Key(site.region, site.site, Cause.UNKNOWN),
         hub.now_us,
-        max(site.unknown_since_us, hub.read_since_us, site.maintained_until_us) if counts else None,
+        max(site.unknown_since_us, hub.read_since_us) if counts else None,
         site.unknown_since_us,
         rules.unknown_after,
         clear=not is_unknown,
@@ -480,7 +486,7 @@ def _is_watched(site: SiteView, incident: Incident | None) -> bool:
     return incident is None or site.sees(incident.nodes, are_all=len(incident.nodes) < MOST_NODES)
 
 
-def _stale_site(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
+def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules: Rules) -> Observation:
     """See whether too many are stale. Who is in maintenance opens no incident, but keeps one open."""
     if site.gone:
         return _gone(Key(site.region, site.site, Cause.STALE), hub)
@@ -488,13 +494,14 @@ def _stale_site(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
+    closes = limit if incident is None else min(limit, incident.most_count)
     return Observation(
         Key(site.region, site.site, Cause.STALE),
         site.known_until_us,
         max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
         rules.open_after,
-        clear=2 * site.stale_count < limit or site.stale_count == 0,
+        clear=2 * site.stale_count < closes or site.stale_count == 0,
         watched_us=site.observed_since_us,
         node_count=site.stale_count,
         expected_count=site.known_count,

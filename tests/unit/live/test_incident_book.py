@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Cause, Incident, Outcome, Rules
-from shared.instants import MINUTE, SECOND
-from shared.policy import DeclareMaintenance, Order, Scope
+from shared.instants import LATEST, MINUTE, SECOND
+from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
 from tests.support.lakehouse.hub import Block, Message, said
 from tests.unit.live.test_view import START, Told
 
@@ -137,3 +138,49 @@ def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_o
         fleet.at(at, main.watermark(START, at), rack9.watermark(at - SECOND, at))
         fleet.book.look(fleet.view(at))
     assert fleet.incident(Cause.STALE) is not None
+
+
+def told(book: IncidentBook) -> list[tuple[str, bool]]:
+    """Take what a receiver is told: of which incident, and whether of its end."""
+    news = book.news("ops")
+    book.acknowledge("ops", news)
+    return [(each.incident.incident_id, each.ended) for each in news]
+
+
+@pytest.mark.parametrize("scope", [Scope("eu-west"), Scope("eu-west", "dub1")], ids=["region", "site"])
+def test_what_is_opened_again_and_is_still_unknown_is_told_anew(fleet: Minutes, main: Block, scope: Scope) -> None:
+    other = Block("eu-west", "ber1", "main")
+    fleet.tell(1, other.new("db1", START), watched=(main, other))
+    # The region is lost with its second site.
+    watched = (other,) if scope.site else ()
+    fleet.until(range(2, 9), *watched)
+    ((first, _),) = told(fleet.book)
+    fleet.order(9, 1, DeclareMaintenance(START + 9 * MINUTE, LATEST, "torn down"), scope)
+    fleet.until(range(9, 15), *watched)
+    assert told(fleet.book) == [(first, True)]
+    fleet.order(15, 2, CancelMaintenance(1), scope)
+    fleet.until(range(15, 20), *watched)
+    ((second, is_end),) = told(fleet.book)
+    assert (second != first, is_end) == (True, False)
+    (incident,) = fleet.book.open.values()
+    assert incident.started_at_us == START + 15 * MINUTE
+
+
+def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_a_restart(
+    fleet: Minutes, main: Block, tmp_path: Path
+) -> None:
+    fleet.until(range(2), main)
+    fleet.until(range(2, 9))
+    ((first, _),) = told(fleet.book)
+    (incident,) = fleet.book.open.values()
+    over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=Outcome.RETIRED)
+    fleet.book.save([over])
+    assert told(fleet.book) == [(first, True)]
+    fleet.book.save([incident])
+    assert told(fleet.book) == [(first, False)]
+    again = IncidentBook(tmp_path / "incidents.db", Rules())
+    again.save([msgspec.structs.replace(incident, node_count=99)])
+    assert told(again) == []
+    again.save([over])
+    assert told(again) == [(first, True)]
+    again.close()

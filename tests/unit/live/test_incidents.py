@@ -48,7 +48,7 @@ class Site(msgspec.Struct, kw_only=True):
 
     @property
     def unknown_since_us(self) -> int:
-        return NOON if self.silent_block_count else self.known_until_us
+        return max(NOON if self.silent_block_count else self.known_until_us, self.maintained_until_us)
 
     @property
     def unknown_maintained(self) -> bool:
@@ -56,7 +56,8 @@ class Site(msgspec.Struct, kw_only=True):
 
     @property
     def lost_since_us(self) -> int | None:
-        return None if self.unknown is None or self.silent_block_count else self.known_until_us
+        is_lost = self.unknown is not None and not self.silent_block_count
+        return max(self.known_until_us, self.maintained_until_us) if is_lost else None
 
     def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
         return not self.unseen.keys() & senders and (are_all or not self.unseen)
@@ -515,3 +516,43 @@ def test_more_stale_senders_than_an_incident_names_have_not_recovered_where_nobo
     for minutes in (0, 9):
         watch.see(msgspec.structs.replace(others, known_until_us=NOON + HOUR + minutes * MINUTE))
     assert watch.open[STALE].clear_since_us is None
+
+
+def test_a_region_that_has_grown_has_not_recovered_while_as_many_of_its_sites_are_silent() -> None:
+    def sites(minutes: int, count: int, silent: int) -> list[Site]:
+        now = NOON + minutes * MINUTE
+        lost = [Site(site=f"dub{number}", unknown="agent_silent") for number in range(silent)]
+        return [*lost, *(Site(site=f"dub{number}", known_until_us=now) for number in range(silent, count))]
+
+    watch = Watch()
+    watch.see(*sites(2, 4, 2), now=NOON + 2 * MINUTE)
+    began = watch.open[REGION].incident_id
+    for minutes in range(10, 20):
+        watch.see(*sites(minutes, 6, 2), now=NOON + minutes * MINUTE)
+    watch.see(*sites(20, 4, 2), now=NOON + 20 * MINUTE)
+    assert ([each.incident_id for each in watch.open.values()], watch.ended) == ([began], [])
+    for minutes in (21, 24):
+        watch.see(*sites(minutes, 6, 1), now=NOON + minutes * MINUTE)
+    assert [(each.incident_id, each.outcome) for each in watch.ended] == [(began, Outcome.RECOVERED)]
+
+
+def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_are_stale() -> None:
+    watch = Watch()
+    watch.see(Site(expected_count=20, stale=many(2), known_until_us=NOON + MINUTE))
+    for minutes in (10, 20):
+        watch.see(Site(expected_count=2000, stale=many(2), known_until_us=NOON + minutes * MINUTE))
+    assert (list(watch.open), watch.ended) == ([STALE], [])
+    for minutes in (21, 24):
+        watch.see(Site(expected_count=2000, known_until_us=NOON + minutes * MINUTE))
+    assert [each.outcome for each in watch.ended] == [Outcome.RECOVERED]
+
+
+def test_a_region_whose_source_is_back_is_not_lost_by_the_few_sites_that_stay_silent() -> None:
+    watch = Watch()
+    silent = [Site(site=f"dub{number}", unknown="agent_silent") for number in range(2)]
+    cut = [msgspec.structs.replace(each, unknown="region_behind") for each in silent]
+    for minutes, lost in ((2, cut), (3, silent), (6, silent)):
+        now = NOON + minutes * MINUTE
+        others = [Site(site=f"lon{number}", known_until_us=now) for number in range(8)]
+        watch.see(*lost, *others, now=now)
+    assert [each.key for each in watch.ended] == [REGION]
