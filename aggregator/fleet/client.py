@@ -14,11 +14,19 @@ import msgspec
 
 from aggregator.config import AggregatorSettings
 from shared.system_errors import reason_of
+from shared.tables import visible
 
 DEADLINE = 20.0
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - the name of a variable
 
 T = TypeVar("T")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follow nobody elsewhere: the token would go along."""
+
+    def redirect_request(self, *_args: object) -> None:
+        return None
 
 
 class LiveClient:
@@ -34,7 +42,7 @@ class LiveClient:
         if live.tls_cert and url is None:
             context.load_verify_locations(Path(live.tls_cert))
         self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirects
         )
 
     def get(self, path: str, model: type[T], **query: object) -> T:
@@ -65,6 +73,8 @@ def _error_text(error: urllib.error.HTTPError, *, has_token: bool) -> str:
         return f"it does not know the token in {TOKEN_VARIABLE}"
     if error.code == 401:
         return f"a token is needed: set {TOKEN_VARIABLE}"
+    if 300 <= error.code < 400:
+        return f"not the service itself: it redirects to {visible(error.headers.get('Location', 'nowhere'))[:200]}"
     try:
         return str(msgspec.json.decode(body, type=dict[str, str])["error"])
     except (msgspec.MsgspecError, KeyError):

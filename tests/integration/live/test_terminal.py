@@ -17,6 +17,35 @@ from tests.support.waiting import until
 AGGREGATOR = [sys.executable, "-c", "from aggregator.cli import main; main()"]
 
 
+async def test_a_redirect_gets_the_token_nowhere_else(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {other}/\r\nConnection: close\r\n\r\n".encode())
+        writer.close()
+
+    def url_of(server: asyncio.Server) -> str:
+        return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    config = tmp_path / "aggregator.toml"
+    config.write_text('[hub]\nservers = ["127.0.0.1:4222"]\n[lakehouse]\npath = "tables"\n')
+    async with await asyncio.start_server(elsewhere, "127.0.0.1", 0) as there:
+        other = url_of(there)
+        async with await asyncio.start_server(redirect, "127.0.0.1", 0) as here:
+            arguments = "top", "--config", str(config), "--url", url_of(here), "--once"
+            answer = await muster(*arguments, environment={"MUSTER_TOKEN": "secret"})
+    assert answer.returncode == 1
+    assert answer.stderr.endswith(f": not the service itself: it redirects to {other}/\n")
+    assert len(asked) == 1
+    assert b"Authorization: Bearer secret" in asked[0]
+
+
 async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path) -> None:
     at = time.time_ns() // 1_000 - 20 * MINUTE
     dub1, ber1 = Block("eu-west", "dub1"), Block("eu-west", "ber1")
