@@ -4,6 +4,7 @@ import asyncio
 import difflib
 import functools
 import getpass
+import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -52,7 +53,14 @@ class _Voice(msgspec.Struct, frozen=True):
 
 
 def _author(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str:
-    return value or f"{getpass.getuser()}@{socket.gethostname()}"
+    if value:
+        return value
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user often has no name.
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _spoken(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,5 +1,9 @@
 """What may be said at the hub follows from what was said before, and means whom the topology names."""
 
+import os
+import socket
+from pathlib import Path
+
 import pytest
 
 from aggregator.policy.book import (
@@ -9,7 +13,7 @@ from aggregator.policy.book import (
     changed_thresholds,
     declared_maintenance,
 )
-from aggregator.policy.commands import scope_of
+from aggregator.policy.commands import policy, scope_of
 from aggregator.policy.pages import show
 from shared.identifiers import BlockId
 from shared.instants import EARLIEST, HOUR, LATEST, MINUTE
@@ -167,3 +171,13 @@ def test_the_page_tells_what_is_planned() -> None:
         "          1  eu-west  all      1970-01-01T00:00:00Z  1970-01-01T00:00:00Z  under way  new switch",
         "",
     ]
+
+
+def test_who_has_no_name_on_this_machine_speaks_by_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)
+    (tmp_path / "aggregator.toml").touch()
+    command = policy.commands["set"]
+    context = command.make_context("set", ["--config", str(tmp_path / "aggregator.toml"), "--site", "dub1"])
+    assert context.params["author"] == f"uid 3999999999@{socket.gethostname()}"
