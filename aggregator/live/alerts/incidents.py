@@ -405,7 +405,8 @@ def _observations(
         yield seen if is_whole else msgspec.structs.replace(seen, clear=False)
         wider = began is not None or (was is not None and is_whole) or _HUB in open_incidents
         for site in all_members:
-            yield _unknown_site(site, wider, hub, rules)
+            # What a region does not tell is its own matter, also while some blocks are not late yet.
+            yield _unknown_site(site, wider or site.unknown == REGION_BEHIND, hub, rules)
             stale = open_incidents.get(Key(region, site.site, Cause.STALE))
             if site.gone or _is_watched(site, stale):
                 yield _stale_site(site, stale, hub, rules)

@@ -8,6 +8,7 @@ import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Cause, Incident, Outcome, Rules
+from aggregator.live.fold.view import Source
 from shared.instants import LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
 from tests.support.lakehouse.hub import Block, Message, said
@@ -184,3 +185,14 @@ def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_
     again.save([over])
     assert told(again) == [(first, True)]
     again.close()
+
+
+def test_a_site_whose_blocks_are_late_one_by_one_is_a_matter_of_its_region_that_is_cut(
+    fleet: Minutes, main: Block, rack9: Block
+) -> None:
+    fleet.until(range(6), main, rack9)
+    fleet.tell(6, watched=(rack9,))
+    for seconds in range(0, 300, 10):
+        at = START + 6 * MINUTE + seconds * SECOND
+        fleet.changed += fleet.book.look(fleet.view(at, eu_west=Source(error="no such stream")))
+    assert {(each.cause, each.site, each.reason) for each in fleet.changed} == {(Cause.UNKNOWN, "", "region_behind")}
