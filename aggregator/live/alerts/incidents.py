@@ -246,8 +246,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
             return f"{place}: only one agent of its pair is ready"
         if self.cause is Cause.STALE:
             return f"{place}: {count:,} of {self.expected_count:,} stale"
-        sites = "" if self.site else f", {count:,} of {self.expected_count:,} site{'s' * (self.expected_count != 1)}"
-        return f"{place}: unknown ({self.reason.replace('_', ' ')}{sites})"
+        nodes = f"{'sender' if self.site else 'site'}{'s' * (self.expected_count != 1)}"
+        # Of a site, one block may be.
+        is_whole = self.site and count >= self.expected_count
+        some = "" if is_whole else f", {count:,} of {self.expected_count:,} {nodes}"
+        return f"{place}: unknown ({self.reason.replace('_', ' ')}{some})"
 
 
 class IncidentPage(msgspec.Struct, frozen=True):

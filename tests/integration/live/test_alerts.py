@@ -380,6 +380,9 @@ def test_an_incident_reads_as_a_sentence() -> None:
         incident, site="", cause=Cause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
     )
     assert words(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
+    part = msgspec.structs.replace(lost, site="dub1", reason="agent_silent")
+    assert words(part).title == "dub1: unknown (agent silent, 2 of 3 senders) since 2026-11-26T10:42:00Z"
+    assert msgspec.structs.replace(part, node_count=3).summary == "dub1: unknown (agent silent)"
 
 
 def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_left() -> None:
