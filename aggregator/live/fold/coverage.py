@@ -101,8 +101,12 @@ class Life(msgspec.Struct, gc=False):
         for mark in (*self.waiting, *self.vouched):
             self._put_back_where_doubled(mark)
 
+    def is_doubled(self, reached: int) -> bool:
+        """Tell whether two advisories are known to have an ordinal up to ``reached``."""
+        return 0 < self.doubled <= reached
+
     def _put_back_where_doubled(self, mark: Mark) -> None:
-        if self.doubled and mark.reached >= self.doubled:
+        if self.is_doubled(mark.reached):
             self.put_back_from = min(self.put_back_from or mark.begun_at, mark.begun_at)
 
     def missing(self, reached: int, *, is_first: bool) -> int:
@@ -143,8 +147,10 @@ class Life(msgspec.Struct, gc=False):
 
     def _replace_last(self, mark: Mark) -> None:
         self.last = mark
+        self._put_back_where_doubled(mark)
         if self.waiting and self.waiting[-1].through == mark.through:
             self.waiting[-1].reached = mark.reached
+            self._put_back_where_doubled(self.waiting[-1])
 
 
 class Gap(NamedTuple):

@@ -11,7 +11,10 @@ What is up *now* depends on what is known now: ``view.py`` looks at the state as
 """
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import islice
+from operator import attrgetter
 
 from msgspec import UNSET
 
@@ -50,7 +53,10 @@ _AHEAD = -1
 _RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 _NEW_RANK, _RETIRED_RANK = _RANKS[AdvisoryKind.NEW], _RANKS[AdvisoryKind.RETIRED]
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
+_SEQUENCE = attrgetter("sequence")
 _DATED_BACK = (STALE, UNHEARD)
+_LOOKED_BACK = 64
+"""Of so many advisories of a sender, the last ones, it is known whether one that has their ordinal is one of them."""
 _LONGEST_TEXT = 256
 _MOST_CONDITIONS = 16
 _LONGEST_CONDITION = 64
@@ -195,7 +201,12 @@ class Fleet:
         if senders.events[sender] == event:
             return
         is_ahead = claimed > archived_at + SKEW
-        if is_again and life is not None and self._was_told(sender, said, (block, life), changes) and is_ahead:
+        if (
+            is_again and life is not None
+            # Otherwise there is nothing that it could still change.
+            and (is_ahead or not life.is_doubled(said.ordinal or 0))
+            and self._was_told(sender, said, (block, life), changes) and is_ahead
+        ):  # fmt: skip
             return
         at = claimed if claimed < archived_at else archived_at
         # Of a new sender it is nearly always so.
@@ -245,6 +256,8 @@ class Fleet:
 
     def _take_back(self, block: Block, life: Life, ordinal: int) -> None:
         """Know less: what had vouched for a block counted an ordinal that two advisories have by now."""
+        if life.is_doubled(ordinal):
+            return
         life.is_told_twice(ordinal)
         lives = [each for each in block.lives.values() if each.store == life.store]
         if life.put_back_from and life.put_back_from <= block.known_until:
@@ -255,13 +268,14 @@ class Fleet:
     def _was_told(self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes) -> bool:
         """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
         earliest, at = None, said.at_us
-        for entry in self._story(sender, changes):
+        for entry in islice(self._story(sender, changes), _LOOKED_BACK):
             if entry.event_id == said.event_id:
                 return True
             earliest = entry
         is_cut = earliest is not None and (earliest.previous > 0 or self._may_be_forgotten(of[0], at))
         if is_cut and earliest is not None and at < earliest.archived_at:
-            # It may be what is kept no more, or of a life that was forgotten: who sends all again accuses nobody.
+            # It may be one of those that are kept or looked at no more, or of a life that was forgotten: who sends all
+            # again accuses nobody.
             return True
         self._take_back(*of, said.ordinal or 0)
         return False
@@ -271,10 +285,11 @@ class Fleet:
 
     def _story(self, sender: int, changes: Changes) -> Iterator[StoryEntry]:
         """Give all that was told of a sender, the last first."""
-        recent = {entry.sequence: entry for entry in changes.entries if entry.sender == sender}
-        head = self.senders.head[sender]
+        entries, head = changes.entries, self.senders.head[sender]
         while head:
-            entry = recent.get(head) or self._history(head)
+            place = bisect_left(entries, head, key=_SEQUENCE)
+            is_unstored = place < len(entries) and entries[place].sequence == head
+            entry = entries[place] if is_unstored else self._history(head)
             if entry is None:
                 return
             yield entry

@@ -1,15 +1,16 @@
 """What a site or a policy may say that no honest one would: it stops nothing, and what it costs is bounded."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
-from aggregator.live.fold.changes import Archived
+from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.coverage import MOST_LIVES
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
@@ -106,3 +107,52 @@ def test_incarnations_without_end_cost_a_block_no_more_than_the_last_ones() -> N
     assert len(block_state.lives) == MOST_LIVES
     assert list(block_state.lives)[-1] == f"1-{3 * MOST_LIVES - 1}"
     assert (fleet.refused, len(fleet.senders)) == ({}, 3 * MOST_LIVES - 1)
+
+
+class CountedEntries(list[StoryEntry]):
+    """Entries that count how often one was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    def __iter__(self) -> Iterator[StoryEntry]:
+        self.reads += len(self)
+        return super().__iter__()
+
+    def __getitem__(self, place: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(place)
+
+
+@pytest.mark.parametrize(
+    ("ordinal_of", "ahead", "most"),
+    [(lambda _number: 1, 0, 10), (lambda number: 4_000 - number, 0, 1_000), (lambda _number: 1, 2 * SKEW, 1_000)],
+    ids=["one ordinal", "each a smaller one", "in time to come"],
+)
+def test_advisories_of_ordinals_that_were_there_before_cost_no_more_the_more_came_before(
+    ordinal_of: Callable[[int], int], ahead: int, most: int
+) -> None:
+    count, reads, stored = 4_000, 0, dict[int, StoryEntry]()
+
+    def history(sequence: int) -> StoryEntry | None:
+        nonlocal reads
+        reads += 1
+        return stored.get(sequence)
+
+    block, fleet = Block("eu-west", "dub1"), Fleet(history=history)
+    messages = [block.new("web1", START), *(block.recovered("web2", START) for _ in range(count))]
+    for number in range(1, count):
+        block.ordinal = ordinal_of(number) - 1
+        messages.append(block.recovered("web1", START + number + ahead))
+    archived = [
+        Archived(sequence, message.subject.encode(), START + sequence, message.body)
+        for sequence, message in enumerate(messages, start=1)
+    ]
+    half = len(archived) - count // 2
+    stored = {entry.sequence: entry for entry in fleet.fold(archived[:half]).entries}
+    changes = Changes()
+    changes.entries = entries = CountedEntries()
+    fleet.fold(archived[half:], changes)
+    assert len(entries) == count // 2
+    assert (reads + entries.reads) / len(entries) < most
