@@ -2,6 +2,7 @@
 
 import gc
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from weakref import ref
 
@@ -10,13 +11,16 @@ import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Rules
+from aggregator.live.fold import coverage
+from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived, Changes, Revision, StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.store import LiveStore, Origin
-from shared.instants import DAY, HOUR, LATEST, SECOND, parse_instant
+from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+from tests.support.lakehouse.hub import Block, Message
 from tests.support.lakehouse.random_fleet import BlockHistory, draw_block
 from tests.support.live.archived_history import archived, archived_at_once, has_disputes, known_until, sender_truths
 
@@ -66,6 +70,13 @@ def due_to_be_forgotten(fleet: Fleet, store: LiveStore) -> list[str]:
     ]
 
 
+@pytest.fixture
+def few_marks_wait(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let so few marks wait, with every other seed, that some do as one."""
+    monkeypatch.setattr(coverage, "_MOST_WAITING", 2 if seed % 2 else 64)
+
+
+@pytest.mark.usefixtures("few_marks_wait")
 @pytest.mark.parametrize("seed", range(40))
 def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_account_says(
     seed: int, tmp_path: Path
@@ -204,3 +215,48 @@ def test_block_is_known_as_far_as_the_account_says_whichever_agents_words_came_f
         is_contested = block.known_until < block.contested_until
         if block.heard_at and not is_contested:
             assert block.known_until == known_until(history)
+
+
+def with_holes(draw: random.Random) -> list[Archived]:
+    """Draw what one or two lives of a store said, some of it at no time, some late; what each mark counts goes on."""
+    messages, at = list[tuple[int, Message]](), START
+    for epoch in range(1, draw.choice([2, 3])):
+        block = Block("eu-west", "dub1", epoch=epoch, ordinal=draw.choice([0, 5]))
+        seen = at = at - draw.choice([0, 0, at - START])
+        for _ in range(30):
+            at += MINUTE
+            for _ in range(draw.randrange(3)):
+                late = draw.choice([0, 0, 0, draw.randrange(15 * MINUTE)])
+                said = block.recovered(f"web{draw.randrange(3)}", at)
+                messages += [(at + late, said)] if draw.random() < 0.99 else []
+            messages.append((at + 1, block.watermark(at - SECOND if draw.random() < 0.1 else seen, at)))
+            seen = at
+    messages.sort(key=lambda each: each[0])
+    return [
+        Archived(sequence, message.subject.encode(), archived_at, message.body)
+        for sequence, (archived_at, message) in enumerate(messages, start=1)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_marks_that_wait_as_one_vouch_for_no_more_and_in_the_end_for_as_long(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleets, known = {2: Fleet(), 1_000: Fleet()}, {2: set[int](), 1_000: set[int]()}
+
+    def noted(lives: list[coverage.Life]) -> Iterator[coverage.Mark]:
+        for span in coverage.settle(lives):
+            minutes = range(START + MINUTE // 2, span.through, MINUTE)
+            known[coverage._MOST_WAITING].update(at for at in minutes if at > span.since)
+            yield span
+
+    monkeypatch.setattr(fold, "settle", noted)
+    for message in with_holes(random.Random(seed)):
+        for most, fleet in fleets.items():
+            monkeypatch.setattr(coverage, "_MOST_WAITING", most)
+            fleet.fold([message])
+        assert known[2] <= known[1_000]
+    few, all_ = (fleet.blocks[0] for fleet in fleets.values())
+    assert max(len(life.waiting) for life in few.lives.values()) <= 2
+    if not any(life.waiting for life in all_.lives.values()):
+        assert few.known_until == all_.known_until

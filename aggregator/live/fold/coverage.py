@@ -10,6 +10,8 @@ advisories have, is of an older copy of a store that was put back: none of that 
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from heapq import merge
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +21,8 @@ from shared.identifiers import BlockId
 MOST_LIVES = 128
 """So many incarnations of a block are known, the last ones: each restart of a stream in memory is another."""
 _KEPT = 32
+_MOST_WAITING = 64
+"""So many marks of a life wait, each by itself, for an advisory that may never come; of more, the oldest are joined."""
 
 
 class Mark(msgspec.Struct, array_like=True, gc=False):
@@ -144,6 +148,27 @@ class Life(msgspec.Struct, gc=False):
             joined.first, joined.through = joined.begun_at, mark.through
         else:
             self.waiting.append(Mark(max(mark.since, before), mark.through, mark.reached))
+            while len(self.waiting) > _MOST_WAITING:
+                self._join_two()
+
+    def _join_two(self) -> None:
+        """Let the oldest two marks that lack the same ordinals wait as one; where no two do, the oldest two.
+
+        Those vouch when the later one does, and for its time alone where the earlier one might never have vouched.
+        """
+        pairs = enumerate(pairwise(self.waiting))
+        place = next((place for place, (mark, later) in pairs if self._lack_the_same(mark, later)), 0)
+        mark, later = self.waiting[place : place + 2]
+        if later.since <= mark.through and self.held and self.held[0][0] <= mark.reached:
+            later.since = mark.since
+        later.first = mark.begun_at
+        del self.waiting[place]
+
+    def _lack_the_same(self, mark: Mark, later: Mark) -> bool:
+        """Tell whether one mark vouches whenever the other does, without a time between them that neither has seen."""
+        place = bisect_right(self.held, mark.reached + 1, key=lambda run: run[0])
+        is_held = place > 0 and self.held[0][0] <= mark.reached and later.reached <= self.held[place - 1][1]
+        return is_held and later.since <= mark.through
 
     def _replace_last(self, mark: Mark) -> None:
         self.last = mark
@@ -260,7 +285,7 @@ def reopen(lives: list[Life], at: int) -> None:
     """
     for life in lives:
         kept = [mark for mark in life.vouched if mark.through < at]
-        life.waiting[:0] = life.vouched[len(kept) :]
+        life.waiting = sorted([*life.vouched[len(kept) :], *life.waiting], key=_in_time)
         life.vouched = kept
 
 
@@ -274,18 +299,20 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
         yield from _settled_alone(first)
         return
     put_back_from = min((life.put_back_from for life in begun if life.put_back_from), default=0)
-    waiting = sorted(
-        ((mark, life) for life in begun for mark in life.waiting), key=lambda each: (each[0].through, each[0].reached)
-    )
+    taken = {life.incarnation: 0 for life in begun}
     kept: dict[str, list[Mark]] = {life.incarnation: [] for life in begun}
-    lacks = False
-    for mark, life in waiting:
-        if put_back_from and mark.begun_at >= put_back_from:
-            continue
-        # Counts only grow, but for a store that was put back: what one mark lacks, all later ones do.
-        lacks = (lacks and not put_back_from) or any(
+    waiting = (zip(life.waiting, repeat(life)) for life in begun)
+    for mark, life in merge(*waiting, key=lambda each: _in_time(each[0])):
+        is_put_back = 0 < put_back_from <= mark.begun_at
+        lacks = not is_put_back and any(
             other.missing(reached, is_first=other is first) for other, reached in _latest(begun, life, mark)
         )
+        if lacks and not put_back_from:
+            # Counts only grow, but for a store that was put back: what one mark lacks, all later ones do.
+            break
+        taken[life.incarnation] += 1
+        if is_put_back:
+            continue
         if not lacks and not life.is_before_all(mark.reached, is_first=life is first):
             kept = {incarnation: [] for incarnation in kept}
             if life.vouch(mark):
@@ -293,7 +320,11 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
         else:
             kept[life.incarnation].append(mark)
     for life in begun:
-        life.waiting = kept[life.incarnation]
+        life.waiting[: taken[life.incarnation]] = kept[life.incarnation]
+
+
+def _in_time(mark: Mark) -> tuple[int, int]:
+    return mark.through, mark.reached
 
 
 def _settled_alone(life: Life) -> Iterator[Mark]:

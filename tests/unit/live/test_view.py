@@ -231,6 +231,36 @@ def test_an_advisory_that_never_comes_costs_each_later_watermark_the_same(
     assert 200 < looked["missing"] < 4 * 200
 
 
+@pytest.mark.parametrize("epochs", [(1,), (1, 2)])
+def test_an_advisory_that_never_comes_keeps_few_marks_waiting_and_one_that_comes_late_makes_all_vouch(
+    told: Told, epochs: tuple[int, ...]
+) -> None:
+    at = lacks_another_from = START
+    most, blocks = 0, [Block("eu-west", "holed", epoch=epoch) for epoch in epochs]
+    first = blocks[0]
+    told.at(at, first.new("web1", at), first.watermark(at - MINUTE, at))
+    lacking = another = first.stale("web1", at)
+    for block in blocks:
+        begun_at = at
+        for _ in range(300):
+            at += MINUTE
+            late = block.stale("web1", at)
+            # Its watermark is there before it, and so are some that count it.
+            told.at(at, block.watermark(begun_at, at), block.recovered("web1", at), block.watermark(begun_at, at))
+            told.at(at, late)
+            if (block, block.ordinal) == (first, 200):
+                another, lacks_another_from = block.stale("web2", at), at
+        most = max(most, *(len(life.waiting) for life in told.fleet.blocks[1].lives.values()))
+    (_, holed) = told.fleet.blocks
+    assert (holed.known_until, most) == (START, 64)
+    assert len(msgspec.json.encode(holed)) < 10_000
+    assert told.at(at, lacking).gaps == []
+    assert holed.known_until == lacks_another_from
+    changes = told.at(at, another)
+    assert (holed.known_since, holed.known_until, changes.gaps) == (START - MINUTE, at, [])
+    assert not any(life.waiting for life in holed.lives.values())
+
+
 @pytest.mark.parametrize("name", ["advisory_ordinal", "stale_after", "blind_after", "rebuilt_at_us", "sequence"])
 def test_a_watermark_with_a_number_that_no_store_holds_is_refused(told: Told, name: str) -> None:
     message = Block("eu-west", "large").watermark(START, START + MINUTE)
