@@ -18,6 +18,7 @@ import nats.errors
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
+from aggregator.archive.reader import PAUSES as ELECTION_PAUSES
 from aggregator.archive.reader import batches_of
 from aggregator.config import Reading
 from aggregator.live.fold.changes import Changes
@@ -175,7 +176,7 @@ class Feed:
     async def _open(self, client: DirectClient) -> None:
         """Load what was folded of this archive; raise AnotherArchive where it is not the same any more."""
         info = await self._info(client)
-        origin = Origin(self._stream, parse_instant(info.created), self._choria_region)
+        origin = self._origin_in(info)
         if self._origin is None:
             self.store = LiveStore(self._path)
             self._origin = origin
@@ -183,27 +184,43 @@ class Feed:
             if loaded is None and self.store.is_of_another:
                 raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
             self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
-        self._check(origin, info)
-        await self._check_past(client)
+        info = await self._checked(client, info)
+        await self._check_past(client, self.fleet.sequence, self.fleet.known_through)
         self._look(info)
 
-    def _check(self, origin: Origin, info: _Info) -> None:
-        if origin != self._origin:
-            raise AnotherArchive(f"{self._stream} was created again")
-        if info.state.last_seq < self.fleet.sequence:
-            raise AnotherArchive(f"{self._stream} ends before what was read: it was restored from an older copy")
+    def _origin_in(self, info: _Info) -> Origin:
+        return Origin(self._stream, parse_instant(info.created), self._choria_region)
 
-    async def _check_past(self, client: DirectClient) -> None:
-        if not self.fleet.sequence:
+    async def _checked(self, client: DirectClient, info: _Info) -> _Info:
+        """Give ``info`` of a stream that holds what was read; raise AnotherArchive where it is not the same any more.
+
+        A server that has just come to lead the archive may have something still to take: it is asked again, until it
+        has, or stays behind, or holds other messages.
+        """
+        sequence, known_through = self.fleet.sequence, self.fleet.known_through
+        pauses = list(ELECTION_PAUSES)
+        while self._origin_in(info) == self._origin:
+            if info.state.last_seq >= sequence:
+                return info
+            if not pauses:
+                raise AnotherArchive(f"{self._stream} ends before what was read: it was restored from an older copy")
+            await asyncio.sleep(pauses.pop(0))
+            info = await self._info(client)
+            await self._check_past(client, sequence, known_through)
+        raise AnotherArchive(f"{self._stream} was created again")
+
+    async def _check_past(self, client: DirectClient, sequence: int, known_through: int) -> None:
+        """Raise AnotherArchive where message ``sequence`` was stored after ``known_through``, when it had been read."""
+        if not sequence:
             return
-        subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": self.fleet.sequence}
+        subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": sequence}
         try:
             found = await request_json(client, subject, body, _Found, deadline=CONNECT_DEADLINE)
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
                 return
             raise
-        if parse_instant(found.message.time) > self.fleet.known_through:
+        if parse_instant(found.message.time) > known_through:
             raise AnotherArchive(f"{self._stream} holds other messages than were read: it was restored")
 
     def _set_aside(self) -> None:
@@ -291,12 +308,10 @@ class Feed:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             try:
-                info = await self._info(client)
+                info = await self._checked(client, await self._info(client))
             except RequestFailed as error:
                 self._say_wrong(str(error))
                 continue
-            origin = Origin(self._stream, parse_instant(info.created), self._choria_region)
-            self._check(origin, info)
             self._look(info)
 
     async def _info(self, client: DirectClient) -> _Info:

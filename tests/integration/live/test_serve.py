@@ -1,22 +1,26 @@
 """The service shows what the hub's archive says, with the real server, and goes on where it stood."""
 
 import asyncio
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from aggregator.archive import consumer, direct_gets
 from aggregator.config import Reading
+from aggregator.live import feed as feeds
 from aggregator.live.feed import Feed
 from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.senders import UP
 from aggregator.live.fold.view import Sourcing
 from aggregator.live.store import LiveStore, StoreReader, Wanted
 from shared.instants import MINUTE, SECOND
+from shared.nats.dispatch import DirectClient
 from shared.policy import DeclareMaintenance, Scope
 from shared.tasks import cancel_all
 from tests.support.lakehouse.hub import Block, Hub, Message, said
@@ -34,6 +38,18 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 def service(hub: Hub, tmp_path: Path) -> Iterator[LiveService]:
     with serving(tmp_path, hub.connection, 'unknown_after = "1h"\n') as running_service:
         yield running_service
+
+
+@asynccontextmanager
+async def reading_feed(hub: Hub, tmp_path: Path) -> AsyncIterator[Feed]:
+    """Read the hub's archive into ``live.db``."""
+    feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db")
+    reading = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        await cancel_all([reading])
+        feed.close()
 
 
 PATHS = ("sites", "senders", "advisories", "senders/eu-west/dub1/nodes/web1")
@@ -206,9 +222,7 @@ def test_an_archive_that_was_created_again_is_read_anew_and_the_old_state_set_as
 
 
 async def test_what_was_read_of_an_archive_that_is_gone_does_not_stand_for_the_next(hub: Hub, tmp_path: Path) -> None:
-    feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db")
-    reading = asyncio.create_task(feed.run())
-    try:
+    async with reading_feed(hub, tmp_path) as feed:
         await until(lambda: feed.is_ready, "read")
         for subject in ("DELETE.REPORT", "DELETE.ARCHIVE"):
             await asyncio.to_thread(hub.request, f"STREAM.{subject}")
@@ -217,10 +231,49 @@ async def test_what_was_read_of_an_archive_that_is_gone_does_not_stand_for_the_n
         # It begins anew after a pause: meanwhile nothing is known, whoever was known before.
         assert (feed.is_ready, feed.sourcing) == (False, Sourcing())
         await until(lambda: feed.is_ready, "read anew")
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        feed.close()
+
+
+async def test_a_leader_that_is_behind_for_a_moment_costs_no_state_and_an_older_copy_is_noticed(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "ELECTION_PAUSES", (0.1, 0.2))
+    monkeypatch.setattr(feeds, "LOOK_EVERY", 0.1)
+    dub1, at, directory = Block("eu-west", "dub1"), now() - MINUTE, tmp_path / "hub"
+    first = await asyncio.to_thread(hub.publish, [dub1.new("web1", at), dub1.new("web2", at)])
+    await asyncio.to_thread(hub.stop)
+    await asyncio.to_thread(shutil.copytree, directory, tmp_path / "copy")
+    await asyncio.to_thread(hub.start)
+    last = await asyncio.to_thread(hub.publish, [dub1.new("web3", at)])
+    said, left_behind, info = Counter[int](), 0, Feed._info
+
+    async def behind_for_a_moment(feed: Feed, client: DirectClient) -> feeds._Info:
+        nonlocal left_behind
+        found = await info(feed, client)
+        if left_behind:
+            left_behind -= 1
+            found = msgspec.structs.replace(found, state=feeds._State(first))
+        said[left_behind] += 1
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Feed, "_info", behind_for_a_moment)
+        async with reading_feed(hub, tmp_path) as feed:
+            await until(lambda: feed.is_ready and feed.fleet.sequence == last, "read")
+            said.clear()
+            left_behind = 2
+            await until(lambda: said[1] > 0 and said[0] > 2, "behind while it was read, and not behind any more")
+            assert (feed.restored, feed.fleet.sequence) == (0, last)
+        left_behind = 2
+        async with reading_feed(hub, tmp_path) as feed:
+            await until(lambda: feed.is_ready, "read from where it stood")
+            assert (left_behind, feed.restored, feed.fleet.sequence) == (0, 0, last)
+    await asyncio.to_thread(hub.stop)
+    await asyncio.to_thread(shutil.rmtree, directory)
+    (tmp_path / "copy").rename(directory)
+    await asyncio.to_thread(hub.start)
+    async with reading_feed(hub, tmp_path) as feed:
+        await until(lambda: feed.is_ready, "read anew")
+        assert (feed.restored, feed.fleet.sequence) == (1, first)
 
 
 @pytest.mark.parametrize("reading", ["consumer", "direct"])
