@@ -5,6 +5,7 @@ running service stands, and its state must be the same to the last field. Both t
 published, are two readings of one archive.
 """
 
+import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from aggregator.archive.consumer import NOTHING_LEFT
-from aggregator.archive.reader import batches_of
+from aggregator.archive.reader import PAUSES, batches_of
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
-from aggregator.live.feed import FOLDED_SUBJECTS
+from aggregator.live.feed import FOLDED_SUBJECTS, next_left
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
@@ -136,7 +137,7 @@ async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: 
     client, api = await connect(settings.hub, name="muster-verify", deadline=DEADLINE), api_prefix(settings.hub.domain)
     reading = settings.lakehouse.reading
     async with client, batches_of(client, api, origin.stream, DEADLINE, reading, subjects) as batches:
-        following = first
+        following, pauses = first, list(PAUSES)
         while following <= last:
             messages, wrong = await batches.fetch(following, 1 << 40)
             if messages is not None:
@@ -144,8 +145,15 @@ async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: 
                 archived = list(map(Archived, columns[0], messages.subjects, columns[1], messages.payloads))
                 following = archived[-1].sequence + 1
                 yield [each for each in archived if each.sequence <= last]
+                pauses = list(PAUSES)
             elif wrong == NOTHING_LEFT:
-                return
+                # Of direct gets a mirror may have answered that lags behind.
+                left = await next_left(client, api, origin.stream, following) if reading == "direct" else None
+                if left is None or left > last:
+                    return
+                if not pauses:
+                    raise CannotCompare(f"{origin.stream}: who answers holds nothing from {left:,} on: try again later")
+                await asyncio.sleep(pauses.pop(0))
             else:
                 raise CannotCompare(f"{origin.stream} cannot be read: {wrong}")
 

@@ -278,15 +278,7 @@ class Feed:
         """Ask the leader whether it holds more than a mirror that answered a direct get in its place."""
         if self._reading == "consumer" or self._looked[0].archive_sequence <= self.fleet.sequence:
             return False
-        subject = f"{self._api}.STREAM.MSG.GET.{self._stream}"
-        body = {"seq": self.fleet.sequence + 1, "next_by_subj": ">"}
-        try:
-            await request_json(client, subject, body, _Found, deadline=CONNECT_DEADLINE)
-        except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return False
-            raise
-        return True
+        return await next_left(client, self._api, self._stream, self.fleet.sequence + 1) is not None
 
     async def _take(self, messages: Messages) -> None:
         columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads
@@ -326,6 +318,21 @@ class Feed:
             Sourcing(archive_sequence=info.state.last_seq, now=now, caught_up_at=said.caught_up_at, sources=sources),
             time.monotonic(),
         )
+
+
+async def next_left(client: DirectClient, api: str, stream: str, sequence: int) -> int | None:
+    """Ask the leader, whom no mirror answers for, which message comes first from ``sequence`` on; None: none.
+
+    Raise RequestFailed, ApiError.
+    """
+    body = {"seq": sequence, "next_by_subj": ">"}
+    try:
+        found = await request_json(client, f"{api}.STREAM.MSG.GET.{stream}", body, _Found, deadline=CONNECT_DEADLINE)
+    except ApiError as error:
+        if error.err_code == NO_SUCH_MESSAGE:
+            return None
+        raise
+    return found.message.seq
 
 
 def _source(found: _Source) -> Source:

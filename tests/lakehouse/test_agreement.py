@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from aggregator.cli import cli
-from aggregator.fleet.agreement import compare
+from aggregator.fleet import agreement
+from aggregator.fleet.agreement import CannotCompare, compare
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.live.feed import Feed
 from aggregator.live.fold import fleet as fold
-from aggregator.live.store import StoreReader
+from aggregator.live.store import Origin, StoreReader
 from shared.instants import DAY, parse_instant
-from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.lakehouse.hub import ARCHIVE, Block, Message
+from tests.lakehouse.conftest import Lakehouse, say, settings_for
+from tests.support.lakehouse.hub import ARCHIVE, REPORT, Block, Hub, Message
 from tests.support.lakehouse.random_fleet import draw_block
 from tests.support.live.archived_history import archived
 from tests.support.waiting import until
@@ -94,3 +96,37 @@ def test_whoever_live_has_forgotten_is_absent_from_the_tables_and_they_agree(
     reader = StoreReader(lakehouse.settings.live_path)
     assert reader.sender(0, "web1") is None
     reader.close()
+
+
+async def test_a_mirror_that_lags_behind_is_not_believed_that_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "PAUSES", (0.01, 0.02))
+    hub = Hub(tmp_path / "hub")
+    await asyncio.to_thread(hub.start)
+    try:
+        dub1 = Block("eu-west", "dub1")
+        messages = [dub1.watermark(START, START), *(dub1.new(f"web{number}", START) for number in range(20))]
+        last = await asyncio.to_thread(hub.publish, messages)
+        settings, origin = settings_for(hub.connection, tmp_path / "lake"), Origin(ARCHIVE, 1)
+        settings = replace(settings, lakehouse=replace(settings.lakehouse, reading="direct"))
+        read = [each async for batch in agreement._read(settings, origin, 1, last) for each in batch]
+        assert [each.sequence for each in read] == list(range(1, last + 1))
+        # It answers in the archive's place, and has the first message alone.
+        taken = {"name": ARCHIVE, "filter_subject": "fleet.*.*.*.watermark"}
+        mirror = {"name": "LATE", "mirror": taken, "mirror_direct": True}
+        await asyncio.to_thread(hub.request, f"STREAM.DELETE.{REPORT}")
+        await asyncio.to_thread(hub.request, "STREAM.CREATE.LATE", mirror)
+        archive = {"name": ARCHIVE, "subjects": ["fleet.>", "choria.>", "muster.policy.>"], "allow_direct": False}
+        await asyncio.to_thread(hub.request, f"STREAM.UPDATE.{ARCHIVE}", archive)
+        said = ""
+        async with asyncio.timeout(180):
+            while not said or "nobody answers" in said:
+                with pytest.raises(CannotCompare) as refused:
+                    [batch async for batch in agreement._read(settings, origin, 2, last)]
+                said = str(refused.value)
+        assert said == f"{ARCHIVE}: who answers holds nothing from 2 on: try again later"
+        # Behind the last message there is nothing to wait for.
+        assert [batch async for batch in agreement._read(settings, origin, last + 1, last + 5)] == []
+    finally:
+        await asyncio.to_thread(hub.stop)
