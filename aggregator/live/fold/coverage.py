@@ -256,6 +256,10 @@ class Block(msgspec.Struct, gc=False):
         heard = [life for life in list(self.lives.values()) if life.last is not None]
         return max(heard, key=lambda life: life.last_archived_at, default=None)
 
+    def was_put_back(self, store: int) -> bool:
+        """Tell whether an older copy of a store is known to have taken its place."""
+        return any(life.put_back_from for life in self.lives.values() if life.store == store)
+
     @property
     def is_stopped(self) -> bool:
         """Tell whether its agent said that it was told to stop, and none has spoken since."""
@@ -272,10 +276,21 @@ class Block(msgspec.Struct, gc=False):
         return life.missing(life.last.reached, is_first=is_first)
 
 
-def known_until(lives: list[Life]) -> int:
-    """Say until when the marks of one store's ``lives`` vouch that do not count what was put back; 0: none does."""
-    put_back_from = min((life.put_back_from for life in lives if life.put_back_from), default=1 << 62)
-    return max((mark.through for life in lives for mark in life.vouched if mark.begun_at < put_back_from), default=0)
+def known_until(block: Block) -> int:
+    """Say until when the marks of any store vouch that do not count what was put back; 0: none does."""
+    put_back: dict[int, int] = {}
+    for life in block.lives.values():
+        if life.put_back_from:
+            put_back[life.store] = min(put_back.get(life.store, life.put_back_from), life.put_back_from)
+    return max(
+        (
+            mark.through
+            for life in block.lives.values()
+            for mark in life.vouched
+            if mark.begun_at < put_back.get(life.store, 1 << 62)
+        ),
+        default=0,
+    )
 
 
 def reopen(lives: list[Life], at: int) -> None:

@@ -259,11 +259,12 @@ class Fleet:
         if life.is_doubled(ordinal):
             return
         life.is_told_twice(ordinal)
-        lives = [each for each in block.lives.values() if each.store == life.store]
         if life.put_back_from and life.put_back_from <= block.known_until:
-            block.known_until = known_until(lives)
+            block.known_until = known_until(block)
             block.known_since = min(block.known_since, block.known_until)
-        block.put_back = any(each.put_back_from for each in lives)
+        newest = block.newest
+        if newest is not None:
+            block.put_back = block.was_put_back(newest.store)
 
     def _was_told(self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes) -> bool:
         """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
@@ -440,6 +441,7 @@ class Fleet:
         if is_late:
             reopen([each for each in block.lives.values() if each.store == life.store], through)
         self._settle(number, life.store, changes)
+        block.put_back = block.was_put_back(life.store)
         if is_late:
             self._know_less(block, through)
         if len(block.lives) > 1:
@@ -447,10 +449,7 @@ class Fleet:
 
     def _know_less(self, block: Block, since: int) -> None:
         """Call contested what vouched until another life's late mark showed that advisories lack of it."""
-        stores: dict[int, list[Life]] = {}
-        for life in block.lives.values():
-            stores.setdefault(life.store, []).append(life)
-        known = max(map(known_until, stores.values()))
+        known = known_until(block)
         if known < block.known_until:
             block.contested_from, block.contested_until = since, block.known_until
             block.known_until, block.known_since = known, min(block.known_since, known)
@@ -515,7 +514,6 @@ class Fleet:
                     changes.gaps.append(Gap(number, block.known_until, span.since))
                 block.known_since = span.since
             block.known_until = max(block.known_until, span.through)
-        block.put_back = any(life.put_back_from for life in lives)
 
     def _revision(self, scope: Scope, payload: bytes, changes: Changes) -> None:
         said = judged_revision(payload)

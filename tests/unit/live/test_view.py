@@ -202,6 +202,21 @@ def test_a_lost_store_makes_unknown_whom_it_has_not_told_of_since(told: Told) ->
     assert view.shown(0, state, "web1") == (State.UNKNOWN, UnknownReason.LOST_STORE)
 
 
+def test_of_a_lost_store_that_had_been_put_back_no_later_store_is_accused(told: Told) -> None:
+    lost, lost_at = Block("eu-west", "lost"), START + 5 * MINUTE
+    told.at(lost_at, lost.new("web1", START), lost.watermark(START, START + MINUTE))
+    told.at(lost_at, lost.stale("web1", START), lost.watermark(START, lost_at))
+    block, at = Block("eu-west", "lost", epoch=2), START + 20 * MINUTE
+    told.at(at, block.new("web1", at, rebuilt=True), block.watermark(lost_at, at, rebuilt_at=lost_at))
+    lost.ordinal = 1
+    told.at(at, lost.recovered("web1", START + MINUTE))
+    told_twice = told.fleet.blocks[1]
+    assert (told_twice.known_since, told_twice.known_until, told_twice.put_back) == (START, at, False)
+    at += MINUTE
+    assert told.at(at, block.watermark(lost_at, at, rebuilt_at=lost_at)).gaps == []
+    assert told_twice.known_until == at
+
+
 def test_who_was_unheard_is_unknown_until_then_and_gone_afterwards(told: Told) -> None:
     block = Block("eu-west", "narrow")
     until = KNOWN_UNTIL + 30 * MINUTE
