@@ -21,6 +21,8 @@ from shared.identifiers import BlockId
 MOST_LIVES = 128
 """So many incarnations of a block are known, the last ones: each restart of a stream in memory is another."""
 _KEPT = 32
+_MOST_RUNS = 1_000
+"""So many runs of a life's ordinals are known, the first and the last ones: of more, nothing would vouch anyway."""
 _MOST_WAITING = 64
 """So many marks of a life wait, each by itself, for an advisory that may never come; of more, the oldest are joined."""
 
@@ -97,6 +99,9 @@ class Life(msgspec.Struct, gc=False):
             runs[place][0] = ordinal
         else:
             runs.insert(place, [ordinal, ordinal])
+            if len(runs) > _MOST_RUNS:
+                # The first run says from where on ordinals count; those of the next one are lacking from now on.
+                del runs[1]
         return True
 
     def is_told_twice(self, ordinal: int) -> None:

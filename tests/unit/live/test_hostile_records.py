@@ -109,6 +109,18 @@ def test_incarnations_without_end_cost_a_block_no_more_than_the_last_ones() -> N
     assert (fleet.refused, len(fleet.senders)) == ({}, 3 * MOST_LIVES - 1)
 
 
+def test_holes_without_end_cost_a_block_no_more_than_the_last_ones() -> None:
+    fleet, block, at = Fleet(), Block("eu-west", "dub1"), START
+    for sequence in range(1, 10_000, 2):
+        at += MINUTE
+        block.ordinal += 1
+        for number, message in enumerate((block.recovered("web1", at), block.watermark(START, at))):
+            fleet.fold([Archived(sequence + number, message.subject.encode(), at, message.body)])
+    (block_state,) = fleet.blocks
+    assert len(msgspec.json.encode(block_state)) < 20_000
+    assert (block_state.known_until, block_state.missing_count > 4_900) == (START + MINUTE, True)
+
+
 class CountedEntries(list[StoryEntry]):
     """Entries that count how often one was read."""
 
