@@ -24,12 +24,19 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command, and suggest those of a like name where there is none: click knows of those loaded only."""
+        """Find a command, and suggest those of a like name where there is none: click knows of those loaded only.
+
+        Whatever text it takes is UTF-8, or refused.
+        """
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:
             known = self.list_commands(ctx)
             raise click.exceptions.NoSuchCommand(error.command_name, possibilities=known, ctx=ctx) from error
+        for param in command.params if command is not None else ():
+            if param.type is click.STRING:
+                param.type = _TEXT
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
@@ -83,7 +90,7 @@ def _utf8(text: str) -> str:
     return text
 
 
-TEXT = Parsed("text", _utf8)
+_TEXT = Parsed("text", _utf8)
 """Text that can be a name: a terminal of another encoding gives bytes that are none."""
 DURATION = Parsed("duration", lambda text: 0 if text.strip() == "0" else parse_duration(text))
 """``90s`` or ``1h30m`` in microseconds; ``0`` is a duration too."""

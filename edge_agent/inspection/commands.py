@@ -40,7 +40,7 @@ from edge_agent.inspection.outbox import (
 from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
 from edge_agent.observability.status_board import now
 from edge_agent.store.read_only import store_reader
-from shared.command_group import TEXT, CommandGroup, Parsed, examples, json_option
+from shared.command_group import CommandGroup, Parsed, examples, json_option
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
 from shared.terminal import echo, json_text, width
@@ -48,7 +48,7 @@ from shared.terminal import echo, json_text, width
 ADVISORY_KINDS = tuple(str(kind) for kind in AdvisoryKind)
 
 WHEN = Parsed("when", moments.since)
-stream_option = click.option("--stream", metavar="NAME", type=TEXT, default="", help="Only this [[stream]] block.")
+stream_option = click.option("--stream", metavar="NAME", default="", help="Only this [[stream]] block.")
 limit_option = click.option(
     "--limit",
     metavar="COUNT",
@@ -88,7 +88,7 @@ def _phase(_context: click.Context, _parameter: click.Parameter, name: str | Non
     callback=_phase,
     help="Only senders in this state.",
 )
-@click.option("--match", "glob", type=TEXT, default="*", metavar="GLOB", help="Only names like this, such as 'web-*'.")
+@click.option("--match", "glob", default="*", metavar="GLOB", help="Only names like this, such as 'web-*'.")
 @click.option("--since", "seen_since", type=WHEN, default=0, help="Seen since 10m ago, or since an instant.")
 @click.option("--not-since", "not_seen_since", type=WHEN, default=FOREVER, help="Not seen since then.")
 @click.option("--newest-first", is_flag=True, help="Begin with the last seen, not with the longest silent.")
@@ -113,7 +113,7 @@ def senders(config_path: Path, newest_first: bool, limit: int, as_json: bool, **
 @stream_option
 @click.option("--follow", "-f", "follows", is_flag=True, help="Go on with what is decided from now on, until Ctrl-C.")
 @click.option("--since", type=WHEN, default=0, help="Since 10m ago, or since an instant.")
-@click.option("--sender", type=TEXT, default="*", metavar="GLOB", help="Only of senders named like this.")
+@click.option("--sender", default="*", metavar="GLOB", help="Only of senders named like this.")
 @click.option(
     "--kind",
     "kinds",
@@ -149,7 +149,7 @@ def advisories(config_path: Path, follows: bool, limit: int, as_json: bool, **ch
 )
 @config_option
 @stream_option
-@click.argument("sender", type=TEXT)
+@click.argument("sender")
 @limit_option
 @json_option
 def explain(config_path: Path, stream: str, sender: str, limit: int, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from aggregator.config import config_option, load
 from aggregator.fleet.client import LiveClient
 from aggregator.live.api import AdvisoryRow, SenderFacts, SenderPage, SenderRow, SenderStory, State
 from aggregator.terminal import format_table
-from shared.command_group import TEXT, examples, json_option
+from shared.command_group import examples, json_option
 from shared.instants import format_duration, format_instant
 from shared.tables import Column
 from shared.terminal import echo, json_text, width
@@ -31,7 +31,7 @@ url_option = click.option("--url", metavar="URL", help="The service's address.  
 @url_option
 @click.option("--site", metavar="NAME", default="", help="Only at this site.")
 @json_option
-@click.argument("name", type=TEXT)
+@click.argument("name")
 def sender(config_path: Path, url: str | None, site: str, as_json: bool, name: str) -> None:
     """Tell everything about one sender: what it is, since when, and what was said of it. Asks the running service."""
     client = LiveClient(load(config_path), url)

@@ -16,7 +16,7 @@ from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import page
-from shared.command_group import TEXT, examples
+from shared.command_group import examples
 from shared.sizes import format_size
 from shared.terminal import echo
 
@@ -30,7 +30,7 @@ _TABLE_ROWS = 1000
         'muster-aggregator sql "FROM outages" --format csv > daily.csv',
     )
 )
-@click.argument("query", type=TEXT, required=False)
+@click.argument("query", required=False)
 @config.config_option
 @click.option(
     "--format",
@@ -68,7 +68,8 @@ def sql(query: str | None, config_path: Path, max_rows: int | None, parquet_file
     """Ask the tables a question in SQL.
 
     QUERY is SQL as DuckDB speaks it; - reads it from standard input; without one, you are asked for as many as you
-    like. Instants are in UTC. What is read is the state that the last whole rollup left, and no other file.
+    like. Instants are in UTC. What is read is the state that the last whole rollup left, and no other file;
+    what memory does not hold meanwhile goes below TMPDIR.
     A terminal shows what is too wide or too long for it through the pager (less; PAGER names another, PAGER=cat none).
     """
     settings = config.load(config_path).lakehouse

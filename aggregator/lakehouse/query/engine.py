@@ -62,7 +62,10 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise TablesUnreadable("the tables are written by rollup alone: begin with SELECT, WITH, DESCRIBE or SHOW")
     called = {word.strip('"') for word, following in pairwise(words) if following == "("}
     for name in sorted(called & _doing()):
-        raise TablesUnreadable(f"{name}() may do more than read the tables, so sql has no such function")
+        raise TablesUnreadable(
+            f"{name}() may do more than read the tables, so sql has no such function (is it a name of your own:"
+            " call it otherwise)"
+        )
     if "copy" in words:
         raise TablesUnreadable(
             "COPY writes files, which sql does not: --parquet does, and --format csv (a column of that name must be"

@@ -251,7 +251,8 @@ class Block(msgspec.Struct, gc=False):
     @property
     def watched_until(self) -> int:
         """Give ``known_until``; where whole watermarks have vouched for no time yet, the instant that they are of."""
-        whole = (life.last.through for life in list(self.lives.values()) if life.last and not life.waiting)
+        lives = list(self.lives.values())
+        whole = (life.last.through for life in lives if life.last and not (life.waiting or life.put_back_from))
         return self.known_until or max(whole, default=0)
 
     @property

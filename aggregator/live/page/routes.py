@@ -62,11 +62,13 @@ class Page:
 
 
 class _AnyOther(Route):
-    """Any address but the API's, which says itself what it does not have."""
+    """Any address but the API's, which says itself what it does not have, and but what leads to one without a slash."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         """Tell whether it is the page's to answer."""
-        return (Match.NONE, {}) if scope["path"].startswith("/api/") else super().matches(scope)
+        path, is_read = scope["path"], scope.get("method") in ("GET", "HEAD")
+        is_others = path.startswith("/api/") or path.endswith("/") or not is_read
+        return (Match.NONE, {}) if is_others else super().matches(scope)
 
 
 class _File:

@@ -217,6 +217,7 @@ def test_an_address_that_is_no_view_is_said_to_be_none(hub: Hub, started: Browse
     with serving(tmp_path, hub.connection, SETTINGS) as service:
         answer = service.request("/no/such", headers={"Accept": "text/html"})
         assert (answer.status, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+        assert service.request("/incidents/", headers={"Accept": "text/html"}).status == 307
         assert service.request("/no/such").json == service.request("/api/v1/no").json == {"error": "Not Found"}
         reader = Reader(started, service.port)
         page = reader.open("/no/such")

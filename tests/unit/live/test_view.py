@@ -217,6 +217,18 @@ def test_of_a_lost_store_that_had_been_put_back_no_later_store_is_accused(told: 
     assert told_twice.known_until == at
 
 
+def test_a_copy_older_than_all_marks_that_are_kept_makes_unknown_for_good(told: Told) -> None:
+    block, at = Block("eu-west", "aged"), START
+    for number in range(100):
+        at += 10 * SECOND
+        told.at(at, block.new(f"web{number}", at), block.watermark(START, at))
+    block.ordinal = 20
+    for number in range(30):
+        at += 10 * SECOND
+        told.at(at, block.new(f"other{number}", at), block.watermark(START, at))
+        assert told.view(at + 2 * MINUTE).reason(1) is UnknownReason.PUT_BACK
+
+
 def test_who_was_unheard_is_unknown_until_then_and_gone_afterwards(told: Told) -> None:
     block = Block("eu-west", "narrow")
     until = KNOWN_UNTIL + 30 * MINUTE
