@@ -27,7 +27,8 @@ class IncidentSettings(Settings, frozen=True):
         Meta(
             ge=0,
             le=1,
-            description="the share of a site's senders that must be stale; below half of it, the cause is gone",
+            description="the share of a site's senders that must be stale; "
+            "the cause is gone below half of it and of those it took",
         ),
     ] = 0.05
     least_senders: Annotated[

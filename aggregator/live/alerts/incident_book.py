@@ -213,6 +213,12 @@ class SeenSite:
             names = view.planned_senders(number)
             self.planned_count += sum(fleet.members[number][name] in fleet.stale[number] for name in names)
 
+    def stale_among(self, senders: Sequence[str]) -> int:
+        """Count those of these that are stale."""
+        fleet = self._fleet
+        blocks = [(fleet.members[number], fleet.stale[number]) for number in self._numbers if fleet.stale[number]]
+        return sum(any(members.get(name) in stale for members, stale in blocks) for name in senders)
+
     def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
         """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
         fleet = self._fleet

@@ -70,8 +70,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
     has it no more when fewer than half as many are. A region has the cause ``unknown`` when at least ``least_sites``
-    and half of its sites are silent, until fewer are unknown, for any reason. Where a place grows meanwhile, nothing is
-    over before fewer have it than had it at its worst.
+    and half of its sites are silent, until fewer are unknown, for any reason. Growth alone ends nothing: a site that
+    grew has the cause until fewer than half of those that the incident is of are stale, a region until fewer have it
+    than had it at its worst.
     """
 
     open_after: int = 30 * SECOND
@@ -176,6 +177,9 @@ class SiteView(Protocol):
 
     def stale_senders(self, most: int) -> list[str]:
         """Name up to ``most`` of the stale senders, the first to become so first."""
+
+    def stale_among(self, senders: Sequence[str]) -> int:
+        """Count those of these that are stale."""
 
     def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
         """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
@@ -350,6 +354,8 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     nodes = incident.nodes
     if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
         nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
+    # Fewer stale senders than make an incident may have been so all along, where a site grew.
+    most_count = seen.node_count if seen.nodes or seen.key.cause is not Cause.STALE else 0
     # Most of those that were missing were given up, not heard again.
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     return msgspec.structs.replace(
@@ -359,7 +365,7 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
         node_count=seen.node_count,
         # What it took is told beside those that were expected then: some may be retired by now.
         expected_count=max(incident.expected_count, incident.most_count) if seen.clear else seen.expected_count,
-        most_count=max(incident.most_count, seen.node_count),
+        most_count=max(incident.most_count, most_count),
         nodes=nodes,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
@@ -498,14 +504,19 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
-    closes = limit if incident is None else min(limit, incident.most_count)
+    # Where the limit has grown with the site, half of those that the incident is of must be back.
+    is_back = (
+        incident is None
+        or 2 * site.stale_count < incident.most_count
+        or 2 * site.stale_among(incident.nodes) < len(incident.nodes)
+    )
     return Observation(
         Key(site.region, site.site, Cause.STALE),
         site.known_until_us,
         max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
         rules.open_after,
-        clear=2 * site.stale_count < closes or site.stale_count == 0,
+        clear=(2 * site.stale_count < limit and is_back) or site.stale_count == 0,
         watched_us=site.observed_since_us,
         node_count=site.stale_count,
         expected_count=site.known_count,

@@ -102,6 +102,27 @@ def test_who_is_stale_in_a_block_that_is_unknown_has_not_recovered(
     assert over == [stale.incident_id]
 
 
+def test_a_block_that_is_known_again_adds_nobody_to_the_incident_of_another(
+    fleet: Minutes, main: Block, rack9: Block
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS[:4]), rack9.new("pdu2", START), watched=(main, rack9))
+    fleet.until(range(2, 9), rack9)
+    fleet.tell(9, rack9.stale("pdu1", START + 8 * MINUTE), watched=(rack9,))
+    fleet.until(range(10, 12), rack9)
+    stale = fleet.incident(Cause.STALE)
+    assert stale is not None
+    assert (stale.node_count, stale.expected_count, stale.nodes) == (1, 2, ("pdu1",))
+    fleet.tell(12, *(main.recovered(name, START + 12 * MINUTE) for name in SENDERS[2:4]), watched=(main, rack9))
+    fleet.until(range(13, 20), main, rack9)
+    assert fleet.incident(Cause.STALE) is not None
+    fleet.tell(20, rack9.recovered("pdu1", START + 20 * MINUTE), watched=(main, rack9))
+    fleet.until(range(21, 25), main, rack9)
+    over = [each for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    assert [(each.incident_id, each.outcome, each.most_count) for each in over] == [
+        (stale.incident_id, Outcome.RECOVERED, 1)
+    ]
+
+
 def test_a_region_is_lost_by_sites_of_which_no_block_is_known(fleet: Minutes, main: Block, rack9: Block) -> None:
     others = Block("eu-west", "ber1", "main"), Block("eu-west", "ber1", "rack9")
     fleet.tell(1, *(block.new("db1", START) for block in others), watched=(main, rack9, *others))

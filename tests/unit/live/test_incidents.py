@@ -72,6 +72,9 @@ class Site(msgspec.Struct, kw_only=True):
     def silent_at(self, rank: int) -> int:
         return sorted(self.stale.values())[rank - 1]
 
+    def stale_among(self, senders: Sequence[str]) -> int:
+        return len(self.stale.keys() & senders)
+
     def stale_senders(self, most: int) -> list[str]:
         return sorted(self.stale, key=lambda sender: self.stale[sender])[:most]
 
@@ -544,6 +547,29 @@ def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_ar
     assert (list(watch.open), watch.ended) == ([STALE], [])
     for minutes in (21, 24):
         watch.see(Site(expected_count=2000, known_until_us=NOON + minutes * MINUTE))
+    assert [each.outcome for each in watch.ended] == [Outcome.RECOVERED]
+
+
+@pytest.mark.parametrize("others", [3, 7])
+def test_a_site_that_has_grown_has_recovered_with_those_that_were_stale_whoever_else_is(others: int) -> None:
+    watch = Watch()
+    watch.see(Site(expected_count=10, stale=many(3), known_until_us=NOON + MINUTE))
+    few = {f"db{number}": NOON for number in range(others)}
+    watch.see(Site(expected_count=1010, stale=many(3) | few, known_until_us=NOON + 10 * MINUTE))
+    for minutes in (11, 60):
+        # Two of three are left.
+        watch.see(Site(expected_count=1010, stale=many(2) | few, known_until_us=NOON + minutes * MINUTE))
+    assert (list(watch.open), watch.ended) == ([STALE], [])
+    for minutes in (61, 64):
+        watch.see(Site(expected_count=1010, stale=many(1) | few, known_until_us=NOON + minutes * MINUTE))
+    assert [(each.outcome, each.most_count) for each in watch.ended] == [(Outcome.RECOVERED, 3)]
+
+
+def test_a_few_that_were_stale_all_along_keep_no_incident_of_many_open() -> None:
+    watch = Watch()
+    watch.see(Site(expected_count=4000, stale=many(300), known_until_us=NOON + MINUTE))
+    for minutes in (2, 5):
+        watch.see(Site(expected_count=4000, stale=many(60), known_until_us=NOON + minutes * MINUTE))
     assert [each.outcome for each in watch.ended] == [Outcome.RECOVERED]
 
 
