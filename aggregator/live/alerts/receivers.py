@@ -87,23 +87,29 @@ class _Failures:
     def __init__(self) -> None:
         self.counts: Counter[_Name] = Counter()
         self.again_at = 0.0
-        self._refusals: dict[_Name, list[int]] = {}
+        self._refusals: dict[_Name, tuple[int, int]] = {}
+        """How often each was refused although another was taken since it failed before, and how many were by now."""
 
     def due(self, news: Sequence[News], now: float) -> list[News]:
         """Give what is tried now: what never failed, and then the rest if it is time. All else is forgotten."""
         for name in self.counts.keys() - set(map(_name_of, news)):
-            del self.counts[name]
+            self.forget(name)
         due = [each for each in news if now >= self.again_at or _name_of(each) not in self.counts]
         return sorted(due, key=lambda each: self.counts[_name_of(each)])
 
     def add(self, name: _Name, error: Undelivered, taken_count: int) -> bool:
         """Count one; tell whether to give up. ``taken_count`` is how many others were taken, ever."""
         self.counts[name] += 1
-        if self.counts[name] == 1:
-            self._refusals[name] = [taken_count, 0]
+        refusals, taken_before = self._refusals.get(name, (0, taken_count))
         # Who takes nothing else either may be out of order.
-        self._refusals[name][1] += isinstance(error, Refused) and taken_count > self._refusals[name][0]
-        return self._refusals[name][1] >= _MOST_REFUSALS
+        refusals += isinstance(error, Refused) and taken_count > taken_before
+        self._refusals[name] = refusals, taken_count
+        return refusals >= _MOST_REFUSALS
+
+    def forget(self, name: _Name) -> None:
+        """Forget how often it failed, if it did."""
+        self.counts.pop(name, None)
+        self._refusals.pop(name, None)
 
     def pause(self, names: Iterable[_Name], now: float) -> float:
         """Say how long to wait, now that these have failed: the longer, the more often all of them have."""
@@ -199,7 +205,7 @@ class Alerts:
                 self.delivered_count[receiver.name] += 1
                 in_a_row = 0
             self._book.acknowledge(receiver.name, [each])
-            failures.counts.pop(name, None)
+            failures.forget(name)
             has_moved = True
         if failed:
             pause = failures.pause(failed, clock())

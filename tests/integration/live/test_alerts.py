@@ -187,14 +187,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_a_webhook_refuses_keeps_nothing_else_from_it_and_is_given_up_after_a_while(
     book: IncidentBook, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, wrong, later, last = some_incidents(4)
+    first, wrong, *others, last = some_incidents(8)
     inbox.answer = lambda told: 400 if told["incident_id"] == wrong.incident_id else 200
-    book.save([first, wrong, later])
+    book.save([first, wrong])
     settings = WebhookSettings(url=inbox.url)
     async with telling(book, settings) as alerts:
+        for other in others:
+            asked_count = inbox.asked_count
+            await until(lambda: inbox.asked_count > asked_count + 1, "refused since another was taken")  # noqa: B023
+            assert not any(alerts.given_up_count.values())
+            book.save([other])
+            alerts.wake()
+            await until(lambda: other.incident_id in ids(inbox), "another taken")  # noqa: B023
         await until(lambda: any(alerts.given_up_count.values()), "one given up")
-        assert ids(inbox) == [first.incident_id, later.incident_id]
-        assert ([*alerts.delivered_count.values()], [*alerts.given_up_count.values()]) == ([2], [1])
+        assert ids(inbox) == [each.incident_id for each in (first, *others)]
     assert caplog.text.count("it is given up: HTTP Error 400") == 1
     asked_count = inbox.asked_count
     book.save([last])
@@ -217,6 +223,26 @@ async def test_a_webhook_that_refuses_all_is_told_of_all_in_the_end(
         await until(lambda: [*alerts.delivered_count.values()] == [8], "all taken")
         assert [*alerts.given_up_count.values()] == [0]
     assert sorted(ids(inbox)) == sorted(each.incident_id for each in told)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_refused_before_a_webhook_took_another_is_not_given_up_when_it_refuses_all_again(
+    book: IncidentBook, inbox: Inbox
+) -> None:
+    refused, taken = some_incidents(2)
+    inbox.answer = lambda _told: 404
+    book.save([refused])
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        await until(lambda: inbox.asked_count, "refused")
+        inbox.answer = lambda told: 200 if told["incident_id"] == taken.incident_id else 404
+        book.save([taken])
+        alerts.wake()
+        await until(lambda: [*alerts.delivered_count.values()] == [1], "the other taken")
+        asked_count = inbox.asked_count
+        await until(lambda: inbox.asked_count > asked_count + 20, "asked often")
+        inbox.answer = lambda _told: 200
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "taken after all")
+    assert ids(inbox) == [taken.incident_id, refused.incident_id]
 
 
 @pytest.mark.usefixtures("impatient")
