@@ -157,11 +157,23 @@ class IncidentBook:
         return [News(_read(row), bool(row[1])) for row in rows]
 
     def acknowledge(self, receiver: str, news: Iterable[News]) -> None:
-        """Commit that ``receiver`` knows."""
-        rows = [(receiver, each.incident.incident_id, int(each.ended)) for each in news]
+        """Commit that ``receiver`` knows. An end that was taken back while it was told is none."""
+        rows = [
+            (receiver, int(each.ended), each.incident.incident_id, each.incident.ended_at_us if each.ended else None)
+            for each in news
+        ]
         if rows:
             with self._database as database:
-                database.executemany("INSERT OR IGNORE INTO notices VALUES (?, ?, ?)", rows)
+                database.executemany(
+                    "INSERT OR IGNORE INTO notices SELECT ?1, incident_id, ?2 FROM incidents"
+                    " WHERE incident_id = ?3 AND (?2 = 0 OR ended_at_us = ?4)",
+                    rows,
+                )
+
+    def is_open(self, incident: Incident) -> bool:
+        """Tell whether this goes on, by its id, whatever it was when it was read."""
+        now = self.open.get(incident.key)
+        return now is not None and now.incident_id == incident.incident_id
 
 
 class SeenSite:

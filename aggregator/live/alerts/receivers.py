@@ -186,6 +186,10 @@ class Alerts:
             if each.ended and (each.incident.incident_id, False) in failures.counts:
                 # Its beginning comes first.
                 continue
+            if each.ended and self._book.is_open(each.incident):
+                # It was taken back while others were told.
+                has_moved = True
+                continue
             try:
                 await receiver.tell(each)
             except Undelivered as error:

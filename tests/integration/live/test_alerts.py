@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import msgspec
@@ -267,6 +267,35 @@ async def test_an_end_waits_for_the_beginning_that_was_not_taken(book: IncidentB
         alerts.wake()
         await until(lambda: [*alerts.delivered_count.values()] == [2], "told of both")
     assert [json.loads(body)["event"] for body in inbox.got] == ["began", "ended"]
+
+
+async def test_an_end_that_is_taken_back_while_others_are_told_is_not_told(book: IncidentBook, inbox: Inbox) -> None:
+    first, again, last = some_incidents(3)
+    again = msgspec.structs.replace(again, site="lon1")
+    asked, goes_on = Event(), Event()
+
+    def answer(told: dict[str, Any]) -> int:
+        if (told["incident_id"], told["event"]) == (first.incident_id, "ended"):
+            asked.set()
+            goes_on.wait(180)
+        return 200
+
+    inbox.answer = answer
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        book.save([first, again])
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "both begun")
+        book.save([ended(first), ended(again)])
+        alerts.wake()
+        await until(asked.is_set, "the first end under way")
+        book.save([again, msgspec.structs.replace(last, site="ber1")])
+        alerts.wake()
+        goes_on.set()
+        await until(lambda: last.incident_id in ids(inbox), "told of all")
+    assert [(each["incident_id"], each["event"]) for each in map(json.loads, inbox.got)][2:] == [
+        (first.incident_id, "ended"),
+        (again.incident_id, "began"),
+        (last.incident_id, "began"),
+    ]
 
 
 @pytest.mark.usefixtures("impatient")

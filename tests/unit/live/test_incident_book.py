@@ -208,6 +208,30 @@ def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_
     again.close()
 
 
+def test_who_was_told_of_an_end_that_was_taken_back_meanwhile_is_told_of_the_next(fleet: Minutes, main: Block) -> None:
+    fleet.until(range(2), main)
+    fleet.until(range(2, 9))
+    ((first, _),) = told(fleet.book)
+    (incident,) = fleet.book.open.values()
+    ends = [
+        msgspec.structs.replace(incident, ended_at_us=START + minute * MINUTE, outcome=Outcome.RECOVERED)
+        for minute in (9, 12, 15)
+    ]
+    fleet.book.save(ends[:1])
+    for end in ends[1:]:
+        news = fleet.book.news("ops")
+        assert [each.ended for each in news] == [True]
+        # While that is told, the incident goes on after all, the second time to end anew.
+        fleet.book.save([incident])
+        if end is ends[-1]:
+            fleet.book.save([end])
+        fleet.book.acknowledge("ops", news)
+        expected = [(first, False), (first, True)] if end is ends[-1] else [(first, False)]
+        assert told(fleet.book) == expected
+        fleet.book.save([end])
+    assert told(fleet.book) == []
+
+
 def test_a_site_whose_blocks_are_late_one_by_one_is_a_matter_of_its_region_that_is_cut(
     fleet: Minutes, main: Block, rack9: Block
 ) -> None:
