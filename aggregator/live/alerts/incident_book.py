@@ -225,19 +225,24 @@ class SeenSite:
             names = view.planned_senders(number)
             self.planned_count += sum(fleet.members[number][name] in fleet.stale[number] for name in names)
 
-    def stale_among(self, senders: Sequence[str]) -> int:
-        """Count those of these that are stale."""
+    @property
+    def stale_blocks(self) -> tuple[str, ...]:
+        """Name the blocks whose senders are stale."""
         fleet = self._fleet
-        blocks = [(fleet.members[number], fleet.stale[number]) for number in self._numbers if fleet.stale[number]]
-        return sum(any(members.get(name) in stale for members, stale in blocks) for name in senders)
+        return tuple(sorted(fleet.blocks[number].block for number in self._numbers if fleet.stale[number]))
 
-    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
-        """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
+    def stale_among(self, senders: Sequence[str], blocks: Sequence[str]) -> int:
+        """Count those of these that are stale in one of these blocks."""
         fleet = self._fleet
-        return not any(
-            (fleet.stale[number] and not are_all) or not fleet.members[number].keys().isdisjoint(senders)
-            for number in self._unknown
-        )
+        numbers = [number for number in self._numbers if self._is_of(number, blocks)]
+        return sum(any(fleet.members[each].get(name) in fleet.stale[each] for each in numbers) for name in senders)
+
+    def sees(self, blocks: Sequence[str]) -> bool:
+        """Tell whether each of these blocks is known."""
+        return not any(self._is_of(number, blocks) for number in self._unknown)
+
+    def _is_of(self, number: int, blocks: Sequence[str]) -> bool:
+        return self._fleet.blocks[number].block in blocks if blocks else bool(self._fleet.stale[number])
 
     def _expected(self, numbers: Iterable[int]) -> int:
         counts = self._fleet.counts

@@ -178,11 +178,15 @@ class SiteView(Protocol):
     def stale_senders(self, most: int) -> list[str]:
         """Name up to ``most`` of the stale senders, the first to become so first."""
 
-    def stale_among(self, senders: Sequence[str]) -> int:
-        """Count those of these that are stale."""
+    @property
+    def stale_blocks(self) -> tuple[str, ...]:
+        """Name the blocks whose senders are stale."""
 
-    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
-        """Tell whether every block is known that any of these is in; if not ``are_all``, that had others stale too."""
+    def stale_among(self, senders: Sequence[str], blocks: Sequence[str]) -> int:
+        """Count those of these that are stale in one of these blocks; of none, in any."""
+
+    def sees(self, blocks: Sequence[str]) -> bool:
+        """Tell whether each of these blocks is known; of none, each that had stale senders."""
 
 
 class HubTimes(NamedTuple):
@@ -212,8 +216,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub; agents of a pair) have
     it now, ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES.
-    ``reason`` is why an unknown place is unknown. ``clear_since_us``: since when the condition has been away.
-    ``within`` is the id of the wider incident that this one is part of as long as that goes on.
+    ``blocks`` names those they were stale in; incidents of older releases name none. ``reason`` is why an unknown place
+    is unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the id of the wider incident
+    that this one is part of as long as that goes on.
     """
 
     incident_id: str
@@ -232,6 +237,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_us: int | None = None
     outcome: Outcome | None = None
     within: str = ""
+    blocks: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -281,6 +287,7 @@ class Observation(msgspec.Struct, frozen=True):
     node_count: int
     expected_count: int
     nodes: tuple[str, ...]
+    blocks: tuple[str, ...] = ()
     reason: str = ""
     retired_count: int = 0
     gone: bool = False
@@ -339,6 +346,7 @@ def _opened(seen: Observation) -> Incident | None:
         expected_count=seen.expected_count,
         most_count=seen.node_count,
         nodes=seen.nodes,
+        blocks=seen.blocks,
         retired_before=seen.retired_count,
     )
 
@@ -367,6 +375,7 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
         expected_count=max(incident.expected_count, incident.most_count) if seen.clear else seen.expected_count,
         most_count=max(incident.most_count, most_count),
         nodes=nodes,
+        blocks=tuple(dict.fromkeys((*incident.blocks, *seen.blocks))),
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
         outcome=None if not ended else Outcome.RETIRED if is_given_up else Outcome.RECOVERED,
@@ -493,7 +502,7 @@ def _is_watched(site: SiteView, incident: Incident | None) -> bool:
     """Tell whether it can be said who is stale: of an incident, how those are that it is of."""
     if site.lost_since_us is not None:
         return False
-    return incident is None or site.sees(incident.nodes, are_all=len(incident.nodes) < MOST_NODES)
+    return incident is None or site.sees(incident.blocks)
 
 
 def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules: Rules) -> Observation:
@@ -508,7 +517,7 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
     is_back = (
         incident is None
         or 2 * site.stale_count < incident.most_count
-        or 2 * site.stale_among(incident.nodes) < len(incident.nodes)
+        or 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
     )
     return Observation(
         Key(site.region, site.site, Cause.STALE),
@@ -521,6 +530,7 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
         node_count=site.stale_count,
         expected_count=site.known_count,
         nodes=tuple(site.stale_senders(MOST_NODES)) if site.stale_count >= limit else (),
+        blocks=site.stale_blocks if site.stale_count >= limit else (),
         retired_count=site.retired_count,
     )
 

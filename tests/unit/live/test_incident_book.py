@@ -1,6 +1,8 @@
 """What the book makes of a fleet whose sites have several blocks, and whom it has told of what."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -48,8 +50,9 @@ class Minutes(Told):
 def fleet(tmp_path: Path) -> Iterator[Minutes]:
     book = IncidentBook(tmp_path / "incidents.db", Rules())
     book.introduce("ops")
-    yield Minutes(book)
-    book.close()
+    minutes = Minutes(book)
+    yield minutes
+    minutes.book.close()
 
 
 @pytest.fixture
@@ -100,6 +103,53 @@ def test_who_is_stale_in_a_block_that_is_unknown_has_not_recovered(
     fleet.until(range(31, 36), main, rack9)
     over = [each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
     assert over == [stale.incident_id]
+
+
+def test_a_block_of_the_same_hosts_that_is_silent_for_good_keeps_no_incident_of_another_open(
+    fleet: Minutes, main: Block
+) -> None:
+    inventory = Block("eu-west", "dub1", "inventory")
+    fleet.tell(1, *(inventory.new(name, START) for name in SENDERS), watched=(main, inventory))
+    fleet.tell(2, *(main.stale(name, START + MINUTE) for name in SENDERS), watched=(main, inventory))
+    fleet.until(range(3, 6), main, inventory)
+    stale = fleet.incident(Cause.STALE)
+    assert stale is not None
+    assert stale.blocks == ("main",)
+    fleet.until(range(6, 10), main)
+    fleet.tell(10, *(main.recovered(name, START + 10 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.until(range(11, 15), main)
+    over = [each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    assert over == [stale.incident_id]
+
+
+def test_the_hosts_of_an_incident_that_are_stale_in_another_block_of_a_site_that_grew_have_recovered(
+    fleet: Minutes, main: Block, rack9: Block
+) -> None:
+    fleet.tell(1, main.new("pdu1", START), main.stale("pdu1", START), watched=(main, rack9))
+    fleet.until(range(2, 9), rack9)
+    fleet.tell(9, rack9.stale("pdu1", START + 8 * MINUTE), watched=(rack9,))
+    fleet.until(range(10, 12), rack9)
+    fleet.tell(12, rack9.recovered("pdu1", START + 12 * MINUTE), watched=(main, rack9))
+    fleet.until(range(13, 18), main, rack9)
+    assert fleet.incident(Cause.STALE) is None
+    assert [each.outcome for each in fleet.changed if each.cause is Cause.STALE][-1] is Outcome.RECOVERED
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_an_incident_that_was_written_without_its_blocks_ends_where_those_with_stale_senders_are_known(
+    fleet: Minutes, main: Block, rack9: Block, tmp_path: Path, is_seen: bool
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS), watched=(main, rack9))
+    fleet.until(range(2, 4), main, rack9)
+    with closing(sqlite3.connect(tmp_path / "incidents.db")) as file, file:
+        file.execute("UPDATE incidents SET body = CAST(json_remove(CAST(body AS TEXT), '$.blocks') AS BLOB)")
+    fleet.book.close()
+    fleet.book = IncidentBook(tmp_path / "incidents.db", Rules())
+    assert [each.blocks for each in fleet.book.open.values()] == [()]
+    if is_seen:
+        fleet.tell(4, *(main.recovered(name, START + 4 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.until(range(5, 12), *([main] if is_seen else [rack9]))
+    assert (fleet.incident(Cause.STALE) is None) == is_seen
 
 
 def test_a_block_that_is_known_again_adds_nobody_to_the_incident_of_another(

@@ -35,7 +35,8 @@ class Site(msgspec.Struct, kw_only=True):
     gone: bool = False
     maintained: bool = False
     maintained_until_us: int = 0
-    unseen: dict[str, int] = {}
+    stale_blocks: tuple[str, ...] = ("nodes",)
+    unseen: tuple[str, ...] = ()
     silent_block_count: int = 0
 
     @property
@@ -59,8 +60,8 @@ class Site(msgspec.Struct, kw_only=True):
         is_lost = self.unknown is not None and not self.silent_block_count
         return max(self.known_until_us, self.maintained_until_us) if is_lost else None
 
-    def sees(self, senders: Sequence[str], *, are_all: bool) -> bool:
-        return not self.unseen.keys() & senders and (are_all or not self.unseen)
+    def sees(self, blocks: Sequence[str]) -> bool:
+        return not set(self.unseen) & set(blocks)
 
     @property
     def stale_count(self) -> int:
@@ -72,7 +73,7 @@ class Site(msgspec.Struct, kw_only=True):
     def silent_at(self, rank: int) -> int:
         return sorted(self.stale.values())[rank - 1]
 
-    def stale_among(self, senders: Sequence[str]) -> int:
+    def stale_among(self, senders: Sequence[str], _blocks: Sequence[str]) -> int:
         return len(self.stale.keys() & senders)
 
     def stale_senders(self, most: int) -> list[str]:
@@ -514,8 +515,8 @@ def test_a_block_that_comes_back_behind_the_others_turns_no_time_back() -> None:
 
 def test_more_stale_senders_than_an_incident_names_have_not_recovered_where_nobody_watches_them() -> None:
     watch = Watch()
-    watch.see(Site(stale=many(150), known_until_us=NOON + MINUTE))
-    others = Site(unknown="agent_silent", silent_block_count=30, unseen={"db1": NOON}, known_until_us=NOON + HOUR)
+    watch.see(Site(stale=many(150), stale_blocks=("nodes", "dbs"), known_until_us=NOON + MINUTE))
+    others = Site(unknown="agent_silent", silent_block_count=30, unseen=("dbs",), known_until_us=NOON + HOUR)
     for minutes in (0, 9):
         watch.see(msgspec.structs.replace(others, known_until_us=NOON + HOUR + minutes * MINUTE))
     assert watch.open[STALE].clear_since_us is None
