@@ -149,11 +149,15 @@ def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
     at = now() - 2 * HOUR
     dub1, ber1 = Block("eu-west", "dub1"), Block("eu-west", "ber1")
     messages = [block.new(f"web{number}", at) for block in (dub1, ber1) for number in range(5)]
-    hub.publish([*messages, dub1.watermark(at, now() - HOUR), ber1.watermark(at, now())])
+    rack9 = Block("eu-west", "ber1", "rack9")
+    silent = [dub1.watermark(at, now() - HOUR), rack9.new("pdu1", at), rack9.watermark(at, now() - HOUR)]
+    hub.publish([*messages, *silent, ber1.watermark(at, now())])
     with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
         page = reader.open("/")
-        expect(page.locator("h1")).to_have_text("5 unknown of 10 senders.")
-        expect(page.locator(".incident")).to_contain_text("dub1: unknown, agent catching up")
+        expect(page.locator("h1")).to_have_text("6 unknown of 11 senders.")
+        shown = page.locator(".incident h3")
+        expect(shown.filter(has_text="dub1")).to_have_text("dub1: unknown, agent catching up")
+        expect(shown.filter(has_text="ber1")).to_have_text("ber1: unknown, agent catching up, 1 of 6 senders")
         page.locator('[data-site="eu-west/dub1"]').click()
         expect(page.locator(".note.is-unknown")).to_contain_text("agent catching up")
         expect(page.locator(".rows tbody tr[aria-rowindex]").first).to_contain_text("was up")

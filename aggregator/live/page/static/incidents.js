@@ -20,11 +20,13 @@ export function incidentCard(incident, level = "h3") {
   const stale = incident.cause === "stale";
   const over = Boolean(incident.ended_at_us);
   const count = incident.clear_since_us ? incident.most_count : incident.node_count;
+  // Of a site, one block may be.
+  const some = incident.site && count >= incident.expected_count ? "" : `, ${number(count)} of ${counted(incident.expected_count, incident.site ? "sender" : "site")}`;
   const what = incident.cause === "alone"
     ? ": only one agent of its pair is ready, nobody takes over from it"
     : stale
     ? `: ${number(count)} of ${number(incident.expected_count)} stale`
-    : `: unknown, ${reason(incident.reason)}${incident.site ? "" : `, ${number(count)} of ${counted(incident.expected_count, "site")}`}`;
+    : `: unknown, ${reason(incident.reason)}${some}`;
   const names = incident.nodes.slice(0, MOST_NAMED);
   const more = incident.most_count - names.length;
   const ended = over ? [", ", incident.outcome === "retired" ? "nobody expected any more since " : "over since ", instant(incident.ended_at_us), `, after ${duration(incident.ended_at_us - incident.started_at_us)}`] : [` (${duration(Math.max(0, (hubNow() || incident.known_until_us) - incident.started_at_us))})`];
