@@ -513,19 +513,13 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
-    # Where the limit has grown with the site, half of those that the incident is of must be back.
-    is_back = (
-        incident is None
-        or 2 * site.stale_count < incident.most_count
-        or 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
-    )
     return Observation(
         Key(site.region, site.site, Cause.STALE),
         site.known_until_us,
         max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
         rules.open_after,
-        clear=(2 * site.stale_count < limit and is_back) or site.stale_count == 0,
+        clear=site.stale_count == 0 or (2 * site.stale_count < limit and _is_back(site, incident)),
         watched_us=site.observed_since_us,
         node_count=site.stale_count,
         expected_count=site.known_count,
@@ -533,6 +527,13 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
         blocks=site.stale_blocks if site.stale_count >= limit else (),
         retired_count=site.retired_count,
     )
+
+
+def _is_back(site: SiteView, incident: Incident | None) -> bool:
+    """Tell whether half of those that an incident is of are back: the limit may have grown with the site."""
+    if incident is None or 2 * site.stale_count < incident.most_count:
+        return True
+    return 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
 
 
 def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
