@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -282,11 +283,11 @@ class Feed:
 
     async def _take(self, messages: Messages) -> None:
         columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads
-        archived = list(zip(*columns, strict=True))
+        archived = zip(*columns, strict=True)
         changes, fleet, origin = Changes(), self.fleet, self._origin
         assert origin is not None
-        for begin in range(0, len(archived), FOLDED_AT_ONCE):
-            fleet.fold(archived[begin : begin + FOLDED_AT_ONCE], changes)
+        for _ in range(0, len(messages.subjects), FOLDED_AT_ONCE):
+            fleet.fold(islice(archived, FOLDED_AT_ONCE), changes)
             await asyncio.sleep(0)
 
         def commit() -> None:

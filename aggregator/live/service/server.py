@@ -218,10 +218,10 @@ class Service:
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            view = self.view
-            if not view.sourcing.caught_up_at:
+            if not self.feed.is_ready:
                 # A view from before the archive was read knows nothing.
                 continue
+            view = self.view
             self._publish(view)
             for extension in self.extensions:
                 await extension.look(self, view)
