@@ -21,7 +21,6 @@ from edge_agent.core.senders import SenderChanges, SenderPhase, SenderState
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.migration.peer import MigrationRefused, PeerSender, instant, read_senders
 from edge_agent.migration.settings import MigratedBlock
-from edge_agent.source.api import MessageReply
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.files import hold_of, prepare
@@ -33,12 +32,12 @@ from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
-    NO_SUCH_MESSAGE,
     ApiError,
     RequestFailed,
     api_prefix,
     request_json,
 )
+from shared.nats.stream_messages import get_message
 
 T = TypeVar("T")
 
@@ -136,15 +135,11 @@ async def _stop_position(client: Client, prefix: str, stream: str, consumer: str
                 "stop it first (systemctl disable --now stream-replicator), then again"
             )
         await asyncio.sleep(0.5)
-    sequence, stored_at = stands.ack_floor.stream_seq, 0
-    try:
-        found = await ask(f"STREAM.MSG.GET.{stream}", {"seq": sequence}, MessageReply)
-        stored_at = parse_instant(found.message.time)
-    except ApiError as error:
-        # Acknowledged messages of a work queue are gone, and so may be old ones. Message 0 is not even asked for.
-        if error.err_code != NO_SUCH_MESSAGE and sequence:
-            raise
-    return _StopPosition(info.facts, sequence, stored_at)
+    sequence, found = stands.ack_floor.stream_seq, None
+    if sequence:
+        # Acknowledged messages of a work queue are gone, and so may be old ones.
+        found = await get_message(client, stream, {"seq": sequence}, api=prefix, deadline=ANSWER_DEADLINE)
+    return _StopPosition(info.facts, sequence, parse_instant(found.time) if found else 0)
 
 
 def _batch(

@@ -26,7 +26,7 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.observability.status_board import now
 from edge_agent.store.port import EVERYTHING
 from shared.instants import MINUTE, SECOND, InvalidInstant, format_seconds, parse_instant
-from shared.nats.jetstream_api import ANOTHER_STREAM, ApiError, PubAck, RequestFailed, api_prefix, request_json
+from shared.nats.jetstream_api import ANOTHER_STREAM, ApiError, PubAck, RequestFailed, api_prefix, request, request_json
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
 from shared.tasks import is_cancelled, wait_for_event
@@ -212,7 +212,7 @@ class RegionClock:
             return ""
         self._asked = self._subject
         try:
-            answer = await self._client.request(self._subject, b"", timeout=DEADLINE, headers=ANOTHER_STREAM)
+            answer = await request(self._client, self._subject, b"", DEADLINE, ANOTHER_STREAM)
             return msgspec.json.decode(answer.data, type=PubAck).stream
         except (nats.errors.Error, TimeoutError, msgspec.MsgspecError):
             return ""

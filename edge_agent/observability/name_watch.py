@@ -6,7 +6,8 @@ our own watermarks: else ours might always be the last one.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 import nats.errors
@@ -19,10 +20,13 @@ from edge_agent.core.namesake import NamePhase, Namesake, Sightings, began_at
 from edge_agent.source.port import is_denied
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_instant
-from shared.nats.jetstream_api import ANOTHER_STREAM, NO_SUCH_MESSAGE, Failure, PubAck, api_prefix, request
+from shared.nats.jetstream_api import ANOTHER_STREAM, ApiError, PubAck, RequestFailed, api_prefix, request
+from shared.nats.stream_messages import get_message
 from shared.subjects import watermark_subject
 from shared.tasks import Interrupted, is_cancelled, unless_set, wait_for_event
 from shared.wire import Watermark, WireError, decode_watermark
+
+T = TypeVar("T")
 
 ANSWER_DEADLINE = 5.0
 LONGEST_WAIT = 60.0
@@ -58,15 +62,6 @@ class _Unseen(Exception):
 
 class _Unlookable(_Unseen):
     """Nor soon."""
-
-
-class _Message(msgspec.Struct, frozen=True):
-    data: bytes = b""
-
-
-class _MessageReply(msgspec.Struct, frozen=True):
-    message: _Message = _Message()
-    error: Failure | None = None
 
 
 class NameWatch:
@@ -215,9 +210,13 @@ class NameWatch:
             body = b"" if "Status" in (answer.headers or {}) else answer.data
         except nats.errors.NoRespondersError:
             # Of a stream without allow_direct, its leader is asked.
-            question = msgspec.json.encode({"last_by_subj": subject})
-            answer = await self._ask(client, f"{self._prefix}.STREAM.MSG.GET.{stream}", question)
-            body = _single_message(answer.data, stream)
+            found = get_message(client, stream, {"last_by_subj": subject}, api=self._prefix, deadline=ANSWER_DEADLINE)
+            try:
+                message = await self._unless_denied(f"{self._prefix}.STREAM.MSG.GET.{stream}", found)
+            except ApiError as error:
+                why = f"stream {stream} gives no single messages ({error.description})"
+                raise _Unlookable(f"{why}; {_UNNOTICED}") from error
+            body = message.data if message else b""
         try:
             return decode_watermark(body)
         except WireError:
@@ -234,36 +233,25 @@ class NameWatch:
         return stream
 
     async def _ask(self, client: Client, subject: str, body: bytes, headers: Mapping[str, str] | None = None) -> Msg:
-        """Ask, for no longer than it is not denied; raise NoRespondersError where nobody is there."""
+        """Ask; raise NoRespondersError where nobody is there."""
+        return await self._unless_denied(subject, request(client, subject, body, ANSWER_DEADLINE, headers))
+
+    async def _unless_denied(self, subject: str, asking: Coroutine[Any, Any, T]) -> T:
+        """Ask on a subject for no longer than it is not denied."""
         self._asked.add(subject)
         self._denied.clear()
-        asking = (
-            client.request(subject, body, timeout=ANSWER_DEADLINE, headers=dict(headers))
-            if headers
-            else request(client, subject, body, ANSWER_DEADLINE)
-        )
         try:
             return await unless_set(self._denied, asking)
         except Interrupted:
             raise _Unlookable(f"not permitted: publish on {self._refused}; {_UNNOTICED}") from None
         except nats.errors.NoRespondersError:
             raise
-        except (nats.errors.Error, TimeoutError) as error:
+        except (nats.errors.Error, TimeoutError, RequestFailed) as error:
             raise _Unseen(str(error) or "no answer") from error
 
     async def _pause(self, seconds: float) -> None:
         self._changed.clear()
         await wait_for_event(self._changed, seconds)
-
-
-def _single_message(answer: bytes, stream: str) -> bytes:
-    try:
-        reply = msgspec.json.decode(answer, type=_MessageReply)
-    except msgspec.MsgspecError as error:
-        raise _Unseen(f"stream {stream}: {error}") from error
-    if reply.error is not None and reply.error.err_code != NO_SUCH_MESSAGE:
-        raise _Unlookable(f"stream {stream} gives no single messages ({reply.error.description}); {_UNNOTICED}")
-    return reply.message.data
 
 
 def _who(other: Namesake) -> str:

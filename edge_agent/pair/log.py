@@ -19,15 +19,16 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import (
-    NO_SUCH_MESSAGE,
     NO_SUCH_STREAM,
     ApiError,
     Failure,
     PubAck,
     RequestFailed,
     api_prefix,
+    request,
     request_json,
 )
+from shared.nats.stream_messages import get_message
 from shared.tasks import wait_for_event
 
 LARGE = 16 << 10
@@ -131,16 +132,6 @@ class LogOutrun(Exception):
     """Nothing was appended: the log's end is not where the writer believed it."""
 
 
-class _Message(msgspec.Struct):
-    seq: int
-    time: str
-    data: bytes = b""
-
-
-class _Found(msgspec.Struct):
-    message: _Message
-
-
 class _Config(msgspec.Struct):
     subjects: tuple[str, ...] = ()
 
@@ -238,7 +229,7 @@ class PairLog:
         headers = {_BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
         subject = self._address.subject()
         try:
-            answer = await self._client.request(subject, encode_entry(entry), timeout=DEADLINE, headers=headers)
+            answer = await request(self._client, subject, encode_entry(entry), DEADLINE, headers)
             stored = msgspec.json.decode(answer.data, type=PubAck)
         except nats.errors.NoRespondersError as error:
             raise LogUnavailable(f"no stream listens on {subject}") from error
@@ -257,23 +248,30 @@ class PairLog:
         self._arrived.set()
 
     async def _get(self, what: dict[str, object]) -> LogRecord | None:
+        stream = self._address.stream
+        self._refuse_dead_link()
         try:
-            found = (await self._ask(f"STREAM.MSG.GET.{self._address.stream}", what, _Found)).message
+            found = await get_message(self._client, stream, what, api=self._api, deadline=DEADLINE)
+        except RequestFailed as error:
+            raise LogUnavailable(str(error)) from error
         except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return None
             kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
-            raise kind(f"stream {self._address.stream}: {error}") from error
+            raise kind(f"stream {stream}: {error}") from error
+        if found is None:
+            return None
         try:
             entry = decode_entry(found.data)
         except ValueError as error:
-            raise LogUnavailable(f"entry {found.seq} of stream {self._address.stream}: {error}") from error
+            raise LogUnavailable(f"entry {found.seq} of stream {stream}: {error}") from error
         return LogRecord(found.seq, entry, parse_instant(found.time))
 
     async def _ask(self, subject: str, body: object, model: Any) -> Any:
-        if not self._client.is_connected:
-            raise LogUnavailable("the connection to the site's servers is down")
+        self._refuse_dead_link()
         try:
             return await request_json(self._client, f"{self._api}.{subject}", body, model, deadline=DEADLINE)
         except RequestFailed as error:
             raise LogUnavailable(str(error)) from error
+
+    def _refuse_dead_link(self) -> None:
+        if not self._client.is_connected:
+            raise LogUnavailable("the connection to the site's servers is down")

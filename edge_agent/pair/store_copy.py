@@ -29,6 +29,7 @@ from edge_agent.store.senders import check_senders
 from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import StoreDamaged, damage_detection
 from shared.blake2 import blake2b
+from shared.nats.jetstream_api import request
 from shared.system_errors import reason_of
 from shared.tasks import cancel_all, is_cancelled
 
@@ -265,8 +266,7 @@ async def _ask_for_copy(client: Client, subject: str, writer: Writer) -> bytes:
 
 
 async def _ask(client: Client, subject: str, wish: _Wish, deadline: float) -> bytes:
-    answer = await client.request(subject, msgspec.json.encode(wish), timeout=deadline)
-    return answer.data
+    return (await request(client, subject, msgspec.json.encode(wish), deadline)).data
 
 
 def _digest(path: Path) -> str:

@@ -20,13 +20,13 @@ from shared.identifiers import SourcePosition
 from shared.instants import format_instant, parse_instant
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
-    NO_SUCH_MESSAGE,
     ApiError,
     RequestFailed,
     api_prefix,
     request_json,
 )
 from shared.nats.server_version import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
+from shared.nats.stream_messages import StoredMessage, get_message
 
 log = logging.getLogger("muster.agent")
 
@@ -34,19 +34,6 @@ T = TypeVar("T")
 
 REQUEST_DEADLINE = 5.0
 _NANOSECONDS = 1_000_000_000
-
-
-class StoredMessage(msgspec.Struct):
-    """Which message a stream holds, and since when, in RFC 3339."""
-
-    seq: int
-    time: str
-
-
-class MessageReply(msgspec.Struct):
-    """What STREAM.MSG.GET answers, as far as it is needed."""
-
-    message: StoredMessage
 
 
 def resets_consumers(client: Client) -> bool:
@@ -244,10 +231,10 @@ class SourceApi:
     async def _message_of(self, wanted: dict[str, object]) -> StoredMessage | None:
         """Ask for one message; None where there is none."""
         try:
-            return (await self._ask(f"STREAM.MSG.GET.{self._stream}", wanted, MessageReply)).message
+            return await get_message(self._client, self._stream, wanted, api=self._prefix, deadline=REQUEST_DEADLINE)
+        except RequestFailed as error:
+            raise SourceUnavailable(str(error)) from error
         except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return None
             raise self._unavailable(error) from error
 
     async def _create_consumer(self, retention: str, **start: object) -> ConsumerInfo:

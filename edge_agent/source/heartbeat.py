@@ -16,7 +16,7 @@ from nats.aio.client import Client
 from edge_agent.core.observation import HEARTBEAT_HEADER
 from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.instants import SECOND
-from shared.nats.jetstream_api import PubAck
+from shared.nats.jetstream_api import PubAck, request
 from shared.tasks import is_cancelled
 
 ANSWER_DEADLINE = 5.0
@@ -74,7 +74,7 @@ class Heartbeat:
         sent_at = asyncio.get_running_loop().time()
         body = str(int(time.time())).encode()
         try:
-            answer = await self._client.request(self._subject, body, timeout=ANSWER_DEADLINE, headers=self._headers)
+            answer = await request(self._client, self._subject, body, ANSWER_DEADLINE, self._headers)
             stored = msgspec.json.decode(answer.data, type=PubAck)
         except nats.errors.NoRespondersError:
             problem = "no stream listens there"

@@ -7,6 +7,7 @@ Source: the JetStream API reference, ``$JS.API.>``; in another domain ``$JS.<dom
 import asyncio
 import re
 import time
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -86,21 +87,23 @@ def domain_inbox(prefix: str, domain: str, token: str) -> str:
     return f"{prefix}.{domain}.{token}"
 
 
-async def request(client: Client, subject: str, payload: bytes, deadline: float) -> Msg:
+async def request(
+    client: Client, subject: str, payload: bytes, deadline: float, headers: Mapping[str, str] | None = None
+) -> Msg:
     """Ask, and of another domain wait where nobody but that need be let answer: permissions can tell domains apart.
 
     While the link is down, wait for it first, for another ``deadline`` seconds at most. Raise what nats-py's
     ``request`` does.
     """
     await _wait_for_link(client, deadline)
-    domain = _DOMAIN_API.match(subject)
+    domain, sent = _DOMAIN_API.match(subject), dict(headers) if headers else None
     if domain is None:
-        return await client.request(subject, payload, timeout=deadline)
+        return await client.request(subject, payload, timeout=deadline, headers=sent)
     prefix, _, token = client.new_inbox().rpartition(".")
     inbox = domain_inbox(prefix, domain[1], token)
     answers = await client.subscribe(inbox)
     try:
-        await client.publish(subject, payload, reply=inbox)
+        await client.publish(subject, payload, reply=inbox, headers=sent)
         with keep_cancellation():
             answer = await answers.next_msg(timeout=deadline)
     finally:

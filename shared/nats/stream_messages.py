@@ -1,4 +1,4 @@
-"""Read what a stream holds, through a pull consumer that acknowledges nothing and is gone afterwards.
+"""Read what a stream holds: one message, or many through a pull consumer that acknowledges nothing.
 
 Source: ADR-13 (pull requests); ``inactive_threshold`` has the server forget a consumer that nobody deleted.
 """
@@ -11,11 +11,39 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.nats.jetstream_api import domain_of, request_json
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, domain_of, request_json
 
 BATCH = 1_000
 UNUSED_SECONDS = 60
 _NANOSECONDS = 1_000_000_000
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """One message as STREAM.MSG.GET gives it; ``time`` is when it was stored, in RFC 3339."""
+
+    seq: int
+    time: str
+    data: bytes = b""
+
+
+class _MessageReply(msgspec.Struct, frozen=True):
+    message: StoredMessage
+
+
+async def get_message(
+    client: Client, stream: str, which: Mapping[str, object], *, api: str, deadline: float
+) -> StoredMessage | None:
+    """Ask the stream's leader for one message, in the API's own words for which; None where there is none.
+
+    ``api`` and ``deadline`` as below. Raise ApiError, RequestFailed.
+    """
+    try:
+        subject = f"{api}.STREAM.MSG.GET.{stream}"
+        return (await request_json(client, subject, which, _MessageReply, deadline=deadline)).message
+    except ApiError as error:
+        if error.err_code != NO_SUCH_MESSAGE:
+            raise
+        return None
 
 
 class TemporaryConsumer(msgspec.Struct, frozen=True):

@@ -11,7 +11,10 @@ import msgspec
 import pytest
 
 from edge_agent.core.namesake import boot_id
+from edge_agent.observability import name_watch
+from edge_agent.observability.name_watch import NameWatch
 from shared.wire import encode
+from tests.support.agent.agent_file import SMALLEST, parsed
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
 from tests.support.nats.one_server import written
@@ -270,3 +273,22 @@ async def test_an_agent_that_may_not_look_says_so_once_and_goes_on(tmp_path: Pat
             assert deployment.agent.log.count("not permitted") == 1
             assert "not accepted" not in deployment.agent.log
             assert await not_wrong(deployment.agent)
+
+
+async def test_a_region_that_answers_nobody_for_a_while_ends_no_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its domain is cut off, the stream takes what is published there, and its API answers nothing."""
+    monkeypatch.setattr(name_watch, "HELD_LOOKS", 1)
+    monkeypatch.setattr(name_watch, "LONGEST_WAIT", 0.1)
+    async with running_site(tmp_path) as site:
+        await site.create_stream({"name": "FLEET", "subjects": ["fleet.>"]})
+        settings = parsed(SMALLEST.replace("[upstream]", '[upstream]\ndomain = "away"'))
+        watch = NameWatch(settings, "boot", {}, lambda _phase, _reason: None)
+        watching = asyncio.create_task(watch.run(site.client))
+        try:
+            await until(lambda: watch.may_publish.is_set() or watching.done(), "it has looked more than once")
+            assert not watching.done()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)

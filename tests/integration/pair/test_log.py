@@ -99,6 +99,34 @@ async def has_stored(site: Site, sequence: int) -> bool:
     return await site.last_sequence() >= sequence
 
 
+async def test_what_could_not_be_asked_on_a_dead_link_is_not_sent_when_it_is_back(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_agent.pair.store_copy.COPY_DEADLINE", 0.5)
+    monkeypatch.setattr("edge_agent.pair.store_copy.ANSWER_DEADLINE", 0.2)
+    asked = await site.client.subscribe(SUBJECT)
+    client = await connect(ConnectionSettings(servers=(site.link.url,)), name="member", deadline=DEADLINE)
+    try:
+        log = PairLog(client, ADDRESS)
+        await log.open()
+        assert await log.append(entry(), behind=0) == 1
+        known = len(client._subs)
+        await site.link.cut()
+        await until(lambda: not client.is_connected, "the link is lost")
+        for _ in range(3):
+            with pytest.raises(LogUnavailable):
+                await log.append(entry(), behind=1)
+            with pytest.raises(NoCopy):
+                await fetch_copy(client, SUBJECT, B, tmp_path / "agent.db")
+        await site.link.restore()
+        await until(lambda: client.is_connected, "the link is back")
+        await client.flush()
+        assert await log.append(entry(), behind=1) == 2, "nothing came before it"
+        assert (len(client._subs), asked.pending_msgs) == (known, 0)
+    finally:
+        await client.close()
+
+
 async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
