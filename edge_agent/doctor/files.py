@@ -3,10 +3,10 @@
 import os
 import pwd
 import shlex
-import shutil
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -19,6 +19,7 @@ from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
+from edge_agent.store.housekeeping import free_bytes, has_room
 from edge_agent.store.read_only import StoreUnreadable, holds_less, store_reader
 from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.identifiers import BlockId
@@ -27,8 +28,6 @@ from shared.nats.secrets import UnusableSecret, login, tls_context
 from shared.nats.settings import ConnectionSettings
 from shared.sizes import format_size
 from shared.system_errors import reason_of
-
-LEAST_FREE = 64 << 20
 
 
 def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]:
@@ -235,10 +234,10 @@ def _legibility(path: Path) -> Iterator[Finding]:
 
 def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
     directory = next(parent for parent in path.parents if parent.exists())
-    free = shutil.disk_usage(directory).free
+    free = free_bytes(directory)
     used = sum(each.stat().st_size for each in directory.glob(f"{path.name}*") if each.is_file())
     text = f"{format_size(free)} free at {directory}"
-    if free < LEAST_FREE:
+    if not has_room(directory, _free_pages(path)):
         remedy = "make room: the agent pauses while it cannot write, and goes on by itself"
         yield bad("disk", text, remedy, DISK_FULL)
     elif free + used < max_outbox:
@@ -246,3 +245,10 @@ def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
         yield warning("disk", f"{text}, store.max_outbox is {format_size(max_outbox)}", remedy)
     else:
         yield good("disk", f"{text}, enough for store.max_outbox ({format_size(max_outbox)})")
+
+
+def _free_pages(path: Path) -> int:
+    """Ask the store; one that cannot be read has none to show, and is told of with the agent."""
+    with suppress(StoreUnreadable), store_reader(path) as database:
+        return int(database.execute("PRAGMA freelist_count").fetchone()[0])
+    return 0

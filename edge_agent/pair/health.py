@@ -6,17 +6,15 @@ what is under way would keep the question waiting.
 """
 
 import asyncio
-import os
 from enum import StrEnum
-from pathlib import Path
 
 import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.status_board import CONNECTED, StatusBoard, source_part, stream_part
-from edge_agent.store.housekeeping import DISK_RESERVE
-from shared.nats.jetstream_api import ANOTHER_STREAM
+from edge_agent.store.sqlite_store import SqliteStore
+from shared.nats.jetstream_api import ANOTHER_STREAM, request
 from shared.tasks import is_cancelled
 
 ASK_EVERY = 2.0
@@ -36,10 +34,10 @@ class Trouble(StrEnum):
 class MemberHealth:
     """One member's; it asks the region's stream on ``subject``."""
 
-    def __init__(self, board: StatusBoard, blocks: list[str], store_path: Path, subject: str) -> None:
+    def __init__(self, board: StatusBoard, blocks: list[str], store: SqliteStore, subject: str) -> None:
         self._board = board
         self._blocks = blocks
-        self._directory = store_path.parent
+        self._store = store
         self._subject = subject
         self._reaches_region = False
 
@@ -62,7 +60,7 @@ class MemberHealth:
 
     async def _answers(self, client: Client) -> bool:
         try:
-            await client.request(self._subject, b"", timeout=ANSWER_DEADLINE, headers=dict(ANOTHER_STREAM))
+            await request(client, self._subject, b"", ANSWER_DEADLINE, ANOTHER_STREAM)
         except (nats.errors.Error, TimeoutError):
             return False
         return True
@@ -75,11 +73,11 @@ class MemberHealth:
     def _commits(self) -> bool:
         phases = [part.phase for block in self._blocks if (part := self._board.parts.get(stream_part(block)))]
         try:
-            disk = os.statvfs(self._directory)
+            has_room = self._store.has_room
         except OSError:
             # It fails, or its mount is gone: where a commit meets that, too, it says more.
             return False
-        return disk.f_bavail * disk.f_frsize >= DISK_RESERVE and not any(phase in _PAUSED for phase in phases)
+        return has_room and not any(phase in _PAUSED for phase in phases)
 
 
 class Handover:

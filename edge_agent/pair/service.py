@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
@@ -32,7 +31,7 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: Upload
         client = (await asyncio.shield(found[first.name])).client
         subject = watermark_subject(settings.block_id(first), first.target.prefix)
         modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
-        health = MemberHealth(parts.board, list(found), Path(settings.store.path), subject)
+        health = MemberHealth(parts.board, list(found), parts.store, subject)
         member_parts = _MemberParts(parts.store, parts, health, blocks, modes, found, upload_path, link)
         member = Member(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status

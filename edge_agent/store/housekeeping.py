@@ -22,17 +22,36 @@ PAGE_SIZE = 4096
 DISK_RESERVE = 64 << 20
 
 
+def has_room(directory: Path, free_pages: int = 0) -> bool:
+    """Tell whether a commit leaves the disk its reserve: the pages that are free within the file take rows, too.
+
+    Raise OSError where the disk cannot be asked.
+    """
+    return free_bytes(directory) + PAGE_SIZE * free_pages >= DISK_RESERVE
+
+
+def free_bytes(directory: Path) -> int:
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize
+
+
 class DiskSpace:
     """The room that a store's file has on its disk, and within itself."""
 
     def __init__(self, path: Path, database: aiosqlite.Connection) -> None:
         self._directory = path.parent
         self._database = database
+        self._free_pages_seen = 0
 
     @property
     def is_short(self) -> bool:
         """Tell whether the disk is down to its reserve: SQLite calls much of what a full disk does an I/O error."""
-        return self._free() < DISK_RESERVE
+        return not has_room(self._directory)
+
+    @property
+    def has_room(self) -> bool:
+        """Tell it with the free pages that were seen last, half a second ago."""
+        return has_room(self._directory, self._free_pages_seen)
 
     async def check_reserve(self) -> None:
         """Raise StoreFull where a commit would take the last of the disk: what fills it must be able to go."""
@@ -53,17 +72,13 @@ class DiskSpace:
             await in_thread(self._database, _write_log_back_unless_read)
 
     async def _has_room(self) -> bool:
-        free = self._free()
-        return free >= DISK_RESERVE or free + PAGE_SIZE * await self._free_pages() >= DISK_RESERVE
-
-    def _free(self) -> int:
-        disk = os.statvfs(self._directory)
-        return disk.f_bavail * disk.f_frsize
+        return has_room(self._directory) or has_room(self._directory, await self._free_pages())
 
     async def _free_pages(self) -> int:
         # One step to the connection's thread and back, twice a second: a cursor would take three.
         ((count,),) = await self._database.execute_fetchall("PRAGMA freelist_count")
-        return int(count)
+        self._free_pages_seen = int(count)
+        return self._free_pages_seen
 
 
 def _write_log_back(database: sqlite3.Connection) -> None:

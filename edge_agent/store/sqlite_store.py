@@ -195,6 +195,11 @@ class SqliteStore:
     async def let_uploads_follow(self) -> None:
         await self._index.let_uploads_follow()
 
+    @property
+    def has_room(self) -> bool:
+        """Tell whether its disk leaves a commit room, as ``check_reserve`` would; raise OSError where that is gone."""
+        return self._space.has_room
+
     def depths(self) -> dict[Lane, LaneDepth]:
         return dict(self._index.depths)
 

@@ -10,16 +10,22 @@ import msgspec
 import pytest
 
 from edge_agent.config import agent
+from edge_agent.core.records import Lane
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.command import examination
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level
-from edge_agent.store import schema
+from edge_agent.observability.status_board import StatusBoard
+from edge_agent.pair.health import MemberHealth, Trouble
+from edge_agent.store import housekeeping, schema
 from edge_agent.store.files import prepare
 from edge_agent.store.marker import marker_of
+from edge_agent.store.port import StoreFull
 from shared.nats.causes import MEND_FILE
 from tests.support.agent.agent_process import SETTINGS
-from tests.support.store.store_batches import advisory, batch, opened
+from tests.support.faults.disk import SmallDisk
+from tests.support.store.store_batches import ALL_ROWS, advisory, batch, opened, registration
+from tests.support.waiting import until
 
 NOBODYS = 54_321
 NAMED = pwd.getpwnam("nobody").pw_uid
@@ -168,3 +174,34 @@ def test_what_lies_in_the_place_of_a_file_or_a_directory_is_one_failure(config_p
         store = msgspec.structs.replace(settings.store, path=str(place))
         found = check_files(config_path, msgspec.structs.replace(settings, store=store))
         assert [each.text for each in found if each.level is Level.FAIL] == [f"{file} is no directory"]
+
+
+async def test_doctor_commit_and_pair_member_judge_the_disk_alike_and_count_the_room_within_the_store(
+    config_path: Path, tmp_path: Path
+) -> None:
+    with SmallDisk(tmp_path / "disk", size="160m") as disk:
+        if not disk.is_small:
+            pytest.skip("a disk of its own for the store can be mounted by root only")
+        settings = agent.load(config_path)
+        store = msgspec.structs.replace(settings.store, path=str(disk.path / "agent.db"), max_outbox=1 << 20)
+        settings = msgspec.structs.replace(settings, store=store)
+        board = StatusBoard("dub1", "eu-west", "dub1", "1", "boot", 1 << 20)
+        async with opened(Path(store.path)) as opened_store:
+            health = MemberHealth(board, [], opened_store, "fleet.watermark")
+            await opened_store.commit(batch(1, [registration("", "r", size=60_000)] * 200))
+            rows = await opened_store.pending(Lane.REGISTRATIONS, 0, ALL_ROWS)
+            opened_store.delete_through(Lane.REGISTRATIONS, rows[-1].row_id)
+            await until(lambda: not opened_store.depths()[Lane.REGISTRATIONS].rows, "the file has free pages")
+
+            def judged() -> tuple[Level, bool]:
+                (found,) = [each for each in check_files(config_path, settings) if each.subject == "disk"]
+                return found.level, Trouble.COMMITTING in health.troubles()
+
+            left = housekeeping.DISK_RESERVE - (4 << 20)
+            disk.fill(left)
+            await opened_store.commit(batch(2))
+            await until(lambda: judged() == (Level.OK, False), "all have room")
+            disk.fill(left // 2)
+            with pytest.raises(StoreFull):
+                await opened_store.commit(batch(3))
+            assert judged() == (Level.FAIL, True)

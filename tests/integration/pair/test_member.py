@@ -74,7 +74,7 @@ async def serving(
     client = await connect(ConnectionSettings(servers=(site.link.url,)), name="member", deadline=DEADLINE)
     try:
         async with opened(path) as store:
-            hands = Hands(store, health(board, [], path, "fleet.watermark"))
+            hands = Hands(store, health(board, [], store, "fleet.watermark"))
             member = Member(client, ADDRESS, Writer(name, "boot", "key", {}), settings, hands, board)
             running = asyncio.create_task(member.run())
             try:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edge_agent.observability.status_board import StatusBoard
 from edge_agent.pair.health import Handover, MemberHealth, Trouble
+from tests.support.store.store_batches import opened
 
 NONE: frozenset[Trouble] = frozenset()
 DEAF = frozenset({Trouble.DELIVERING})
@@ -42,7 +43,11 @@ def test_no_two_members_would_each_hand_over_to_the_other() -> None:
     assert not any(gives(ours, theirs) and gives(theirs, ours) for ours in every for theirs in every)
 
 
-def test_who_cannot_ask_its_disk_for_room_cannot_write_its_store(tmp_path: Path) -> None:
+async def test_who_cannot_ask_its_disk_for_room_cannot_write_its_store(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
     board = StatusBoard("dub1-a", "eu-west", "dub1", "1", "boot", 1 << 30)
-    health = MemberHealth(board, [], tmp_path / "gone" / "agent.db", "fleet.watermark")
-    assert health.troubles() == DEAF | FULL
+    async with opened(tmp_path / "disk" / "agent.db") as store:
+        health = MemberHealth(board, [], store, "fleet.watermark")
+        assert health.troubles() == DEAF
+        (tmp_path / "disk").rename(tmp_path / "gone")
+        assert health.troubles() == DEAF | FULL
