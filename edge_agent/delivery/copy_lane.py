@@ -24,7 +24,8 @@ from edge_agent.core.records import OutboxRow
 from edge_agent.delivery.lane import BATCH_ROWS, LaneFlight, Verdict
 from edge_agent.delivery.region_protocol import least_size
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
-from edge_agent.runtime.backoff import jitter, loop_time
+from edge_agent.runtime.pace import loop_time
+from shared.backoff import jitter
 from shared.subjects import RecordType, parse_subject
 
 LARGE_ROW = 4 << 10

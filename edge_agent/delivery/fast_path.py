@@ -24,7 +24,7 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane, OutboxRow, TooLarge
-from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.pace import loop_time
 from edge_agent.store.port import EVERYTHING
 from shared.tasks import wait_for_event
 

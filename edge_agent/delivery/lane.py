@@ -20,10 +20,11 @@ from typing import Protocol
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.delivery.flow_control import FlightLimit, UploadWindow
 from edge_agent.delivery.region_protocol import least_size, without_spared
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
-from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, jitter, loop_time
+from edge_agent.delivery.shipment import FIRST_RETRY, LONGEST_RETRY, Answer, Form, Outcome, Place, Shipment, Terms
+from edge_agent.runtime.pace import loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.port import LaneRows, StoreUnwritable
+from shared.backoff import Backoff, jitter
 
 READ_ROWS = 2_000
 READ_BYTES = 4 << 20
@@ -302,7 +303,7 @@ class UploadLane:
         self._scheduler = scheduler
         self._on_refusal = on_refusal
         self._paused_until = 0.0
-        self._retry_after = FIRST_RETRY
+        self._backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         self.waits_since = 0.0
         self._left_since = 0
         self._left_from = self._yields_until = 0.0
@@ -368,7 +369,7 @@ class UploadLane:
         self.flight.window.byte_limit = self.flight.limit.limit
         row = shipment.rows[0]
         if answer.outcome is Outcome.STORED:
-            self._retry_after = FIRST_RETRY
+            self._backoff.reset()
         if shipment.form is not Form.SINGLE:
             self.flight.terms.learn(row.block, shipment.form, answer.outcome)
         elif answer.outcome is Outcome.STORED:
@@ -409,7 +410,7 @@ class UploadLane:
             return
         finally:
             self._is_setting_apart = False
-        self._retry_after = FIRST_RETRY
+        self._backoff.reset()
         if rewind_count == self._rewind_count:
             self.flight.acknowledge([row for row, _ in rows], done=0)
 
@@ -429,6 +430,5 @@ class UploadLane:
 
     def _pause(self, problem: str) -> None:
         self.flight.problem = problem
-        self._paused_until = loop_time() + self._retry_after * jitter()
-        self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
+        self._paused_until = loop_time() + self._backoff.next() * jitter()
         self.rewind()

@@ -21,8 +21,9 @@ from edge_agent.core.records import Lane, SizeLimit
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.port import Upstream
 from edge_agent.delivery.shipment import Terms
-from edge_agent.runtime.backoff import jitter, loop_time
+from edge_agent.runtime.pace import loop_time
 from edge_agent.store.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable
+from shared.backoff import Backoff, jitter
 
 LOOK_EVERY = 30.0
 LOOK_AT_TRIALS_EVERY = 1.0
@@ -36,13 +37,13 @@ _Key = tuple[Lane, str, SizeLimit]
 class OversizedRetry:
     """The loop beside the uploader's.
 
-    By lane, block and limit: when a trial is due, the pause after it, the row on trial.
+    By lane, block and limit: when a trial is due, the pauses after it, the row on trial.
     """
 
     def __init__(self, store: OutboxStore, upstream: Upstream, fast_path: FastPath, terms: Terms) -> None:
         self._store, self._upstream, self._fast_path, self._terms = store, upstream, fast_path, terms
         self._due_at: dict[_Key, float] = {}
-        self._pauses: dict[_Key, float] = {}
+        self._pauses: dict[_Key, Backoff] = {}
         self._on_trial: dict[_Key, int] = {}
         self._limit = 0
 
@@ -102,8 +103,8 @@ class OversizedRetry:
             if through[key[0]] < row_id:
                 continue
             if await self._store.has_set_apart(row_id):
-                self._pauses[key] = min(self._pauses.get(key, FIRST_TRIAL / 2) * 2, LONGEST_PAUSE)
-                self._due_at[key] = loop_time() + self._pauses[key] * jitter()
+                pauses = self._pauses.setdefault(key, Backoff(FIRST_TRIAL, LONGEST_PAUSE))
+                self._due_at[key] = loop_time() + pauses.next() * jitter()
             else:
                 self._due_at.pop(key, None)
                 self._pauses.pop(key, None)

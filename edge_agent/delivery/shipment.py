@@ -75,6 +75,9 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     limit: SizeLimit = SizeLimit.MAX_MSG_SIZE
 
 
+FIRST_RETRY, LONGEST_RETRY = 0.25, 5.0
+"""After how many seconds what failed is tried again, first and at the longest."""
+
 HEADROOM = 512
 """How much shorter than a message may be, in bytes, a row is that may go in a batch: that has headers of its own."""
 

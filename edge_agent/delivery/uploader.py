@@ -14,10 +14,11 @@ from edge_agent.delivery.flow_control import MOST, FlightLimit
 from edge_agent.delivery.lane import LaneFlight, ParallelScheduler, UploadLane
 from edge_agent.delivery.oversized import OversizedRetry
 from edge_agent.delivery.port import Upstream, UpstreamUnavailable
-from edge_agent.delivery.shipment import Answer, Terms
-from edge_agent.runtime.backoff import FIRST_RETRY, LONGEST_RETRY, Pace, jitter, loop_time
+from edge_agent.delivery.shipment import FIRST_RETRY, LONGEST_RETRY, Answer, Terms
+from edge_agent.runtime.pace import Pace, loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.port import LaneRows, OutboxStore
+from shared.backoff import Backoff, jitter
 from shared.tasks import is_cancelled
 
 SEND_ROWS = 256
@@ -72,7 +73,7 @@ class Uploader:
         )
         self._lane_of: dict[int, UploadLane] = {}
         self._found_too_large = asyncio.Event()
-        self._retry_after = FIRST_RETRY
+        self._backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         self._looked_at = self._taken_at = 0.0
         self._is_in_trouble = False
 
@@ -117,8 +118,7 @@ class Uploader:
             for lane in self._lanes:
                 lane.rewind()
             self._lane_of.clear()
-            await asyncio.sleep(self._retry_after * jitter())
-            self._retry_after = min(self._retry_after * 2, LONGEST_RETRY)
+            await asyncio.sleep(self._backoff.next() * jitter())
 
     async def _upload(self) -> None:
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class Uploader:
             self._take(answers)
             if answers:
                 progressed_at = loop.time()
-                self._retry_after = FIRST_RETRY
+                self._backoff.reset()
                 self._report_lanes()
             elif in_flight and self._has_waited(progressed_at, ACKNOWLEDGEMENT_PATIENCE):
                 raise _given_up(self._lanes, f"no acknowledgement for {ACKNOWLEDGEMENT_PATIENCE:g} s")

@@ -13,6 +13,7 @@ from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.port import Journal
 from edge_agent.source.port import Source
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
+from shared.backoff import Backoff
 from shared.identifiers import BlockId
 
 RETRY_AFTER = 0.5
@@ -192,17 +193,14 @@ FIRST_RETRY = 0.1
 LONGEST_RETRY = 5.0
 
 
-class ReopenBackoff:
+class ReopenBackoff(Backoff):
     """How long one source is left alone after it could not be read, in seconds."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(FIRST_RETRY, LONGEST_RETRY)
         self._source = source
-        self._retry_after = FIRST_RETRY
-
-    def went_well(self) -> None:
-        self._retry_after = FIRST_RETRY
 
     async def wait(self) -> None:
         """Wait; a connection that comes back ends it at once."""
-        is_back = await self._source.comes_back(self._retry_after)
-        self._retry_after = FIRST_RETRY if is_back else min(self._retry_after * 2, LONGEST_RETRY)
+        if await self._source.comes_back(self.next()):
+            self.reset()

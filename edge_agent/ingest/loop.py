@@ -25,7 +25,7 @@ from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_o
 from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.thinning import Thinning
-from edge_agent.runtime.backoff import Stretch
+from edge_agent.runtime.pace import Stretch
 from edge_agent.source.port import ConsumerState, OpenResult, Source, SourceUnavailable, StreamCheck
 from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
 from shared.identifiers import SourcePosition
@@ -185,7 +185,7 @@ class Ingest(Generic[D]):
                 finally:
                     # To have opened is not enough: that may go well each time, and reading fail at once.
                     if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
-                        backoff.went_well()
+                        backoff.reset()
             except SourceUnavailable as error:
                 await self._commits.finish()
                 self._report(phase_of(error), str(error))

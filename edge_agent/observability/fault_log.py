@@ -17,6 +17,7 @@ import msgspec
 
 from edge_agent.core.decisions import BlindCause, Counters
 from edge_agent.observability.conditions import Condition
+from shared.backoff import Backoff
 from shared.instants import HOUR, MINUTE, format_duration
 
 FIRST_QUIET = MINUTE
@@ -51,8 +52,8 @@ class FaultLog:
         self._is_logged = False
         self._logged_reasons: set[str] = set()
         self._repeated = 0
-        self._quiet = 0
-        self._quiet_until = 0
+        self._quiets = Backoff(FIRST_QUIET, LONGEST_QUIET)
+        self._quiet = self._quiet_until = 0
 
     def report(self, at: int, phase: str, reason: str, condition: str = "") -> Iterator[LogLine]:
         """Take a report, and the condition that it is; give the lines that it is worth now."""
@@ -78,11 +79,12 @@ class FaultLog:
         if not self._quiet or at < self._quiet_until:
             return
         if not self._reason and not self._repeated:
+            self._quiets.reset()
             self._quiet = 0
             return
         repeated, self._repeated = self._repeated, 0
         times = f", {repeated:,} more times in {format_duration(self._quiet)}" if repeated else ""
-        self._be_quiet(at, min(self._quiet * 2, LONGEST_QUIET))
+        self._be_quiet(at)
         if self._reason:
             self._is_logged = True
             lasted = at - self._began_at
@@ -97,7 +99,7 @@ class FaultLog:
         if not self._is_logged:
             self._repeated += 1
             return
-        self._be_quiet(at, FIRST_QUIET)
+        self._be_quiet(at)
         yield self._fault()
 
     def _go_on(self, reason: str, before: str) -> Iterator[LogLine]:
@@ -119,8 +121,9 @@ class FaultLog:
         text = f"{self._part}: {self._phase}: {self._reason}"
         return LogLine(self._phase, text, is_fault=True, condition=self._condition)
 
-    def _be_quiet(self, at: int, how_long: int) -> None:
-        self._quiet, self._quiet_until = how_long, at + how_long
+    def _be_quiet(self, at: int) -> None:
+        self._quiet = int(self._quiets.next())
+        self._quiet_until = at + self._quiet
 
 
 class ConditionLog:
@@ -170,7 +173,7 @@ class CountLine(msgspec.Struct, frozen=True):
 
 class _LoggedCounts(msgspec.Struct):
     counts: dict[str, int]
-    quiet: int = 0
+    quiets: Backoff = msgspec.field(default_factory=lambda: Backoff(FIRST_QUIET, LONGEST_QUIET))
     quiet_until: int = 0
 
 
@@ -198,11 +201,10 @@ class CountLog:
         more = {cause: counts[cause] - logged.counts.get(cause, 0) for cause in sorted(unsaid)}
         said = ", ".join(f"{_cause_text(what, cause)} {count:,}" for cause, count in more.items() if count > 0)
         if not said:
-            logged.quiet = 0
+            logged.quiets.reset()
             return
         logged.counts = dict(counts)
-        logged.quiet = min(logged.quiet * 2 or FIRST_QUIET, LONGEST_QUIET)
-        logged.quiet_until = at + logged.quiet
+        logged.quiet_until = at + int(logged.quiets.next())
         yield CountLine(block, what, f"stream {block}: {what}: {said}; in all {sum(counts.values()):,}")
 
 

@@ -21,7 +21,7 @@ from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.log import Entry, EntryKind, LogRecord
-from edge_agent.runtime.backoff import Stretch, loop_time
+from edge_agent.runtime.pace import Stretch, loop_time
 from edge_agent.source.port import Source, SourceUnavailable
 from edge_agent.store.port import BatchCommit, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
@@ -107,7 +107,7 @@ class Follower:
                 self._report(IngestPhase.FOLLOWING, "")
                 while not is_cancelled():
                     await self._take(logged)
-                    backoff.went_well()
+                    backoff.reset()
                     logged = await self._entries.get()
             except SourceUnavailable as error:
                 self._report(phase_of(error), str(error))

@@ -13,7 +13,7 @@ from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decisions import RecordedInput
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.log import Entry, EntryKind, LogOutrun, LogUnavailable, PairLog, Writer
-from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.pace import loop_time
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import BlockId

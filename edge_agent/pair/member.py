@@ -35,7 +35,7 @@ from edge_agent.pair.peer import OtherMember
 from edge_agent.pair.peer_check import PairRefused, other_key
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
-from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.pace import loop_time
 from edge_agent.store.port import StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.instants import SECOND

@@ -15,7 +15,7 @@ from edge_agent.observability.status_board import MISSED_AFTER, PairPhase, now
 from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log import LogRecord, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
-from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.pace import loop_time
 from shared.instants import SECOND
 from shared.tasks import is_cancelled
 

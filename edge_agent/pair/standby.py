@@ -16,7 +16,7 @@ from edge_agent.observability.status_board import PairPhase
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.log import Entry, EntryKind, LogOutrun, LogRecord, LogUnavailable, PairLog, Writer
-from edge_agent.runtime.backoff import loop_time
+from edge_agent.runtime.pace import loop_time
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.tasks import cancel_all, is_cancelled
 

@@ -1,1 +1,1 @@
-"""Helpers of a long-running process: tasks, back-off, memory, terminal."""
+"""Helpers of a long-running process: links, pace, memory, counts."""

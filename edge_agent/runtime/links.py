@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from shared.backoff import Backoff
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed, ConnectionSettings, LinkEvent, LinkState, connect
 from shared.tasks import wait_for_event
@@ -16,7 +17,7 @@ log = logging.getLogger("muster.agent")
 T = TypeVar("T")
 
 CONNECT_DEADLINE = 10.0
-LONGEST_RETRY = 10.0
+FIRST_RETRY, LONGEST_RETRY = 1.0, 10.0
 ASK_DEADLINE = 4.0
 FLUSH_DEADLINE = 2
 RECONNECTS_APART = 10 * 60.0
@@ -52,7 +53,7 @@ class Links:
         self, settings: ConnectionSettings, part: str, adapters: list[Adapter], report: Callable[[str, str], None]
     ) -> EdgeClient:
         """Connect, however long it takes; afterwards let the adapters know of every change."""
-        retry_after = 1.0
+        backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         report("connecting", "")
         while True:
             try:
@@ -65,8 +66,7 @@ class Links:
                 )
             except ConnectFailed as error:
                 report("not connected", str(error))
-                await asyncio.sleep(retry_after)
-                retry_after = min(retry_after * 2, LONGEST_RETRY)
+                await asyncio.sleep(backoff.next())
             else:
                 client.reconnects = True
                 self.opened.append(OpenLink(part, settings, client))

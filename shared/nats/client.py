@@ -6,7 +6,6 @@ Derived from reading nats-py 2.16.0; every override names the behaviour that it 
 import asyncio
 import contextlib
 import fcntl
-import random
 import socket
 import ssl
 import struct
@@ -20,6 +19,7 @@ from nats.aio.client import Server, Srv
 from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR, STALE_CONNECTION
 
+from shared.backoff import Backoff, jitter
 from shared.nats.dispatch import DirectClient
 from shared.nats.secrets import Login, sign, tls_context
 from shared.nats.settings import TlsSettings
@@ -89,7 +89,7 @@ class ReconnectPolicy:
     def __init__(self, reconnect: Callable[[str], None]) -> None:
         self._reconnect = reconnect
         self._unanswered = 0
-        self._wait = FIRST_WAIT
+        self._backoff = Backoff(FIRST_WAIT, LONGEST_WAIT)
         self._wanted_at = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._is_of_silence = False
@@ -126,13 +126,10 @@ class ReconnectPolicy:
             return
         loop = asyncio.get_running_loop()
         if loop.time() - self._wanted_at > 2 * LONGEST_WAIT:
-            self._wait = FIRST_WAIT
+            self._backoff.reset()
         self._wanted_at = loop.time()
-        # Without jitter, all agents of a region would come at once.
-        delay = self._wait * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-        self._wait = min(self._wait * 2, LONGEST_WAIT)
         self._is_of_silence = is_of_silence
-        self._timer = loop.call_later(delay, self._due, reason)
+        self._timer = loop.call_later(self._backoff.next() * jitter(), self._due, reason)
 
     def _due(self, reason: str) -> None:
         self.stop()
@@ -176,7 +173,7 @@ class EdgeClient(DirectClient):
         self._reconnect_policy = ReconnectPolicy(self._begin_reconnect)
         self._reconnect_task: asyncio.Task[None] | None = None
         self.longest_retry = LONGEST_RETRY
-        self._failed_in_a_row = 0
+        self._backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         self._connected_at = 0.0
         self.attempted = ""
         self.reached = False
@@ -194,16 +191,12 @@ class EdgeClient(DirectClient):
         return signature
 
     def next_server(self, servers: list[Server], _info: dict[str, Any]) -> tuple[Server, float]:
-        """Choose the server that failed least and a delay that doubles, drawn between its half and its whole.
-
-        Without jitter, all agents of a region would come back in step. A connection shorter than 10 s counts as failed.
-        """
+        """Choose the server that failed least and a delay that doubles; a connection of less than 10 s has failed."""
         if asyncio.get_running_loop().time() - self._connected_at > _LIVED and self._connected_at:
-            self._failed_in_a_row, self._connected_at = 0, 0.0
-        delay = min(self.longest_retry, FIRST_RETRY * 2 ** min(self._failed_in_a_row, 10))
-        self._failed_in_a_row += 1
-        jitter = random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
-        return min(servers, key=lambda server: server.reconnects), delay * jitter
+            self._backoff.reset()
+            self._connected_at = 0.0
+        delay = min(self.longest_retry, self._backoff.next())
+        return min(servers, key=lambda server: server.reconnects), delay * jitter()
 
     def learn_max_payload(self, max_payload: int) -> None:
         """Take what the server says now: it tells no open connection that its configuration has changed."""

@@ -14,7 +14,7 @@ from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.delivery import flow_control, uploader
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Answer, Form
-from edge_agent.runtime import backoff
+from edge_agent.runtime import pace
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded import link
 from shared.nats import client, connection
@@ -281,7 +281,7 @@ async def test_a_bandwidth_limit_is_kept(region: Region, store: SqliteStore) -> 
             await asyncio.sleep(0.05)
             assert time.monotonic() - began < 180, "it has not all arrived"
     for elapsed, stored in samples:
-        assert stored <= rate * elapsed + backoff.BURST_BYTES + size
+        assert stored <= rate * elapsed + pace.BURST_BYTES + size
     assert await region.stored_count() == 80
 
 

@@ -16,7 +16,7 @@ from edge_agent.core.policy import Policy
 from edge_agent.core.records import Lane
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.policy.orders import PolicyOrders
-from edge_agent.runtime import backoff
+from edge_agent.runtime import pace
 from edge_agent.source.port import SourceUnavailable, StreamCheck
 from shared import wire
 from shared.instants import SECOND
@@ -93,7 +93,7 @@ async def test_others_run_behind_every_message_that_is_slow_to_read(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch, payload: bytes
 ) -> None:
     """Else a batch of such would hold up all that the agent does, and its watchdog would end it, every time anew."""
-    monkeypatch.setattr(backoff, "LONGEST_STRETCH", 0.0)
+    monkeypatch.setattr(pace, "LONGEST_STRETCH", 0.0)
     agent.ingest._intake = Intake(SenderByPath("sender"), digest=DigestRule(("zipped",)))
     for _ in range(5):
         agent.stream.publish({"sender": "a"}, payload=payload)
@@ -103,7 +103,7 @@ async def test_others_run_behind_every_message_that_is_slow_to_read(
 async def test_nobody_waits_for_others_behind_what_is_read_at_once(
     agent: MortalAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "LONGEST_STRETCH", 0.0)
+    monkeypatch.setattr(pace, "LONGEST_STRETCH", 0.0)
     publish(agent, *"abcab")
     assert await seen_by_others(agent, agent.read(5)) == {0}
     assert agent.tracker.state.counters["valid"] == {"registrations": 5}

@@ -1,16 +1,10 @@
-"""Say how fast records leave, and how soon again what has failed: by the loop's clock, which nobody sets.
-
-Uploads that fail are tried again after a while that doubles, from ``FIRST_RETRY`` to ``LONGEST_RETRY`` seconds. Work
-that takes long stops for others, each time that ``LONGEST_STRETCH`` seconds are over.
-"""
+"""Say how fast records leave, and when work stops for others: by the loop's clock, which nobody sets."""
 
 import asyncio
-import random
 
-FIRST_RETRY = 0.25
-LONGEST_RETRY = 5.0
 BURST_BYTES = 64 << 10
 LONGEST_STRETCH = 0.03
+"""Seconds after which work that takes long stops for others."""
 
 
 class Pace:
@@ -40,11 +34,6 @@ class Stretch:
         if loop_time() - self._began_at > LONGEST_STRETCH:
             await asyncio.sleep(0)
             self._began_at = loop_time()
-
-
-def jitter() -> float:
-    """Give a part of a wait, between its half and its whole, so that many agents do not come back in step."""
-    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
 
 
 def loop_time() -> float:
