@@ -22,13 +22,13 @@ from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, fram
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.nats.client import EdgeClient, LinkProgress
 from shared.nats.connection import ConnectFailed
+from shared.nats.jetstream_api import tells_of_nobody
 from shared.tasks import wait_for_event
 
 log = logging.getLogger("muster.agent")
 
 ASK_EVERY = 30.0
 BACKLOG_LIMIT = 256 << 10
-_NO_RESPONDERS = "503"
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.IGNORECASE)
 
 
@@ -198,6 +198,6 @@ def _goes_to(subject: str, shipment: Shipment) -> bool:
 
 
 def _answer(number: int, form: Form, message: Msg) -> Answer:
-    if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
+    if not message.data and tells_of_nobody(message):
         return Answer(number, Outcome.REFUSED, reason="no stream of the region listens there")
     return answer_to(number, form, message.data)

@@ -10,10 +10,8 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.doctor.visit import Visit
 from shared import subjects
 from shared.identifiers import AdvisoryKind
-from shared.nats.jetstream_api import PubAck
+from shared.nats.jetstream_api import ANOTHER_STREAM, stream_in
 
-# No stream has this name (a full stop is not allowed in one): whichever listens refuses to store, and says who it is.
-NOWHERE = {"Nats-Expected-Stream": "muster.doctor"}
 ANYBODY = "muster-doctor"
 
 
@@ -52,20 +50,13 @@ def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[st
 
 async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[PublishAnswer]:
     """Publish on every subject what no stream will store: who answers listens."""
-    answered = await asyncio.gather(*(visit.answers(subject, b"", NOWHERE) for subject in wanted))
+    answered = await asyncio.gather(*(visit.answers(subject, b"", ANOTHER_STREAM) for subject in wanted))
     return [
         PublishAnswer(
             subject,
-            frozenset(stream for answer in answers if (stream := _stream_of(answer.data))),
+            frozenset(stream for answer in answers if (stream := stream_in(answer))),
             visit.is_denied(subject),
             bool(answers),
         )
         for subject, answers in zip(wanted, answered, strict=True)
     ]
-
-
-def _stream_of(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=PubAck).stream
-    except msgspec.MsgspecError:
-        return ""

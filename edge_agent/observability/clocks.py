@@ -24,9 +24,10 @@ from nats.aio.client import Client
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.observability.status_board import now
+from edge_agent.source.port import is_denied
 from edge_agent.store.port import EVERYTHING
 from shared.instants import MINUTE, SECOND, InvalidInstant, format_seconds, parse_instant
-from shared.nats.jetstream_api import ANOTHER_STREAM, ApiError, PubAck, RequestFailed, api_prefix, request, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request_json, stream_behind
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
 from shared.tasks import is_cancelled, wait_for_event
@@ -174,7 +175,7 @@ class RegionClock:
 
     def takes_denial(self, reason: str) -> bool:
         """Take a permission violation that asking for the clock has caused."""
-        if not self._asked or f'"{self._asked}"'.lower() not in reason.lower():
+        if not self._asked or not is_denied(self._asked, reason):
             return False
         self._denied.add(self._asked)
         return True
@@ -212,9 +213,8 @@ class RegionClock:
             return ""
         self._asked = self._subject
         try:
-            answer = await request(self._client, self._subject, b"", DEADLINE, ANOTHER_STREAM)
-            return msgspec.json.decode(answer.data, type=PubAck).stream
-        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError):
+            return await stream_behind(self._client, self._subject, DEADLINE)
+        except (nats.errors.Error, TimeoutError):
             return ""
         finally:
             self._asked = ""

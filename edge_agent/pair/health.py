@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.status_board import CONNECTED, StatusBoard, source_part, stream_part
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.nats.jetstream_api import ANOTHER_STREAM, request
+from shared.nats.jetstream_api import stream_behind
 from shared.tasks import is_cancelled
 
 ASK_EVERY = 2.0
@@ -60,7 +60,7 @@ class MemberHealth:
 
     async def _answers(self, client: Client) -> bool:
         try:
-            await request(client, self._subject, b"", ANSWER_DEADLINE, ANOTHER_STREAM)
+            await stream_behind(client, self._subject, ANSWER_DEADLINE)
         except (nats.errors.Error, TimeoutError):
             return False
         return True

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.source.api import resets_consumers
+from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
@@ -53,16 +54,6 @@ class PolicyPhase(StrEnum):
 
 class _Lost(Exception):
     """What was asked for does not come; the text says why. It is to be asked for again."""
-
-
-class _ConsumerConfig(msgspec.Struct, frozen=True):
-    pause_until: str = ""
-
-
-class _ConsumerInfo(msgspec.Struct):
-    num_pending: int = 0
-    config: _ConsumerConfig = _ConsumerConfig()
-    paused: bool = False
 
 
 class PolicyFeed:
@@ -223,9 +214,9 @@ class PolicyFeed:
             until = consumer.config.pause_until
             raise _Lost(f"somebody has paused its consumer until {until}: nats consumer resume {name}")
 
-    async def _ask(self, action: str, body: object) -> _ConsumerInfo:
+    async def _ask(self, action: str, body: object) -> ConsumerInfo:
         subject = f"{self._prefix}.{action}.{self._consumer}"
-        return await request_json(self._client, subject, body, _ConsumerInfo, deadline=REQUEST_DEADLINE)
+        return await request_json(self._client, subject, body, ConsumerInfo, deadline=REQUEST_DEADLINE)
 
     async def _next(self) -> tuple[int, int, ScopedRevision | None] | None:
         """Wait for one message: its consumer sequence, how many wait behind it, and what it says; None: none came."""

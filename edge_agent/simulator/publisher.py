@@ -17,10 +17,9 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.nats.jetstream_api import PubAck
+from shared.nats.jetstream_api import PubAck, tells_of_nobody
 
 _SWEEP_INTERVAL = 0.2
-_NO_RESPONDERS = "503"
 
 
 class PublishFailed(msgspec.Struct, frozen=True):
@@ -124,7 +123,7 @@ class PipelinedPublisher:
 
     async def _on_answer(self, message: Msg) -> None:
         number = int(message.subject.rpartition(".")[2])
-        if message.headers and message.headers.get("Status") == _NO_RESPONDERS:
+        if tells_of_nobody(message):
             self._end(number, NO_STREAM)
         elif b'"error"' not in message.data:
             self._end(number, None)

@@ -4,6 +4,7 @@ Whoever may only publish, as the nodes of a site, cannot be asked for more: then
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -14,7 +15,7 @@ from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix, request_json
 from shared.nats.settings import ConnectionSettings
 from shared.subjects import covers
-from shared.tasks import cancel_all
+from shared.tasks import Interrupted, unless_set
 
 _CONNECT_DEADLINE: Final = 10.0
 _DEADLINE: Final = 5.0
@@ -63,15 +64,9 @@ class FleetClient:
 
         ``create`` makes it where there is none. Give a line for people where this user may not ask. Raise NoSuchStream.
         """
-        asking = asyncio.create_task(_ensure_stream(self.client, name, subject, create=create))
-        denied = asyncio.create_task(self._is_denied.wait())
-        try:
-            await asyncio.wait({asking, denied}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                await asking
-                return ""
-        finally:
-            await cancel_all([asking, denied])
+        with suppress(Interrupted):
+            await unless_set(self._is_denied, _ensure_stream(self.client, name, subject, create=create))
+            return ""
         if "publish" not in self._denial.lower():
             raise NoSuchStream(
                 f"{self._denial}: say in the file of --connection where this user hears answers, such as"

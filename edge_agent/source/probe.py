@@ -22,7 +22,7 @@ from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.instants import SECOND
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
-from shared.nats.jetstream_api import PubAck
+from shared.nats.jetstream_api import PubAck, tells_of_nobody
 from shared.subjects import covers
 
 PATIENCE = 5.0
@@ -35,7 +35,6 @@ OVERHEAD = 128
 
 _OWN_TOKEN = "muster-probe"  # noqa: S105 - a token of a subject
 _PROTOCOL: Final = "muster:probe:1"
-_NOBODY_LISTENS = "503"
 
 
 class ProbeRule(msgspec.Struct, frozen=True):
@@ -225,7 +224,7 @@ class Probe:
 
     async def _take_answer(self, message: Msg) -> None:
         self._is_unanswered = False
-        if (message.headers or {}).get("Status") == _NOBODY_LISTENS:
+        if tells_of_nobody(message):
             if self.publish_error is None or self._is_off:
                 # The stream's API may be reached where its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")

@@ -110,9 +110,30 @@ async def request(
         # Also while the link is down: every reconnect subscribes again to what the client knows.
         if not client.is_closed:
             await answers.unsubscribe()
-    if answer.headers and answer.headers.get("Status") == _NO_RESPONDERS:
+    if tells_of_nobody(answer):
         raise nats.errors.NoRespondersError
     return answer
+
+
+def tells_of_nobody(answer: Msg) -> bool:
+    """Tell whether it is the server's word that nobody listens there."""
+    return (answer.headers or {}).get("Status") == _NO_RESPONDERS
+
+
+async def stream_behind(client: Client, subject: str, deadline: float) -> str:
+    """Ask which stream stores what is published on a subject, by a publish that it refuses; "" where it is none.
+
+    Raise what ``request`` does.
+    """
+    return stream_in(await request(client, subject, b"", deadline, ANOTHER_STREAM))
+
+
+def stream_in(answer: Msg) -> str:
+    """Give the stream that an answer to a publish names, "" where it is no stream's."""
+    try:
+        return msgspec.json.decode(answer.data, type=PubAck).stream
+    except msgspec.MsgspecError:
+        return ""
 
 
 async def _wait_for_link(client: Client, within: float) -> None:
