@@ -13,13 +13,12 @@ from typing import TypeVar
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
-from edge_agent.core.namesake import Namesake, boot_id
 from edge_agent.delivery.fast_path import FastPath
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
-from edge_agent.observability.name_watch import NameFree, NameTaken
+from edge_agent.observability.name_watch import NameFree, Namesake, NameTaken, boot_id
 from edge_agent.observability.server_watch import ServerWatch
 from edge_agent.observability.status_board import StatusBoard, now, stream_part
 from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, keep_watchdog

@@ -1,7 +1,7 @@
-"""Decide once more, in one go: from what the stream said and the recorded inputs beside it, and nothing else.
+"""Decide a commit of another agent once more: from what the stream said and the recorded inputs beside it alone.
 
-Whatever an agent went through (batches, ticks, crashes, restarts), its advisories are those of this straight run. Tests
-and schedules of faults compare them byte for byte.
+Whatever an agent went through (batches, ticks, crashes, restarts), its advisories are those of a straight run over the
+same inputs: tests and schedules of faults make one by the same steps, and compare byte for byte.
 """
 
 from collections import deque
@@ -15,7 +15,6 @@ from edge_agent.core.decisions import (
     BlindSpan,
     Clamped,
     ClockSeen,
-    Decision,
     EpochBegun,
     ObservationBegun,
     PolicyChanged,
@@ -24,39 +23,11 @@ from edge_agent.core.decisions import (
     SenderRetired,
     StreamSeen,
 )
-from edge_agent.core.observation import IntakeResult, Observation, Rejected, SourceMessage
+from edge_agent.core.observation import SourceMessage
 from edge_agent.core.tracker import Draft, Tracker
-from shared.identifiers import Incarnation, SourcePosition
+from shared.identifiers import SourcePosition
 
 NO_LIMIT = 1 << 62
-
-
-def replay(
-    began_as: BlockState,
-    read: Iterable[tuple[Incarnation, IntakeResult]],
-    recorded: Iterable[RecordedInput],
-    observed_through: int,
-) -> list[Decision]:
-    """Give all decisions of a block that ``began_as`` a new one, up to ``observed_through``.
-
-    ``read``: every message read and committed, in order, under the incarnation in which it was read. ``recorded``:
-    everything that was recorded with those commits, in order.
-    """
-    draft = Tracker(began_as).draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
-    waiting = deque(recorded)
-    for incarnation, result in read:
-        while waiting and (draft.incarnation != incarnation or holds_before(waiting[0], result.message.sequence)):
-            apply_recorded(draft, waiting.popleft())
-        if isinstance(result, Observation):
-            draft.observe(result)
-        elif isinstance(result, Rejected):
-            draft.reject(result)
-        else:
-            draft.pass_over(result)
-    while waiting:
-        apply_recorded(draft, waiting.popleft())
-    draft.prove(observed_through)
-    return draft.decisions
 
 
 def holds_before(item: RecordedInput, sequence: int) -> bool:

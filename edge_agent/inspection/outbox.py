@@ -19,9 +19,9 @@ from edge_agent.observability.status_board import NOT_ACCEPTED, UPSTREAM, PairPh
 from edge_agent.observability.status_report import read_report
 from edge_agent.store import schema
 from edge_agent.store.chunks import instant_of, read_pending
+from edge_agent.store.outbox_index import set_apart_row
 from edge_agent.store.port import SetApartSum
 from edge_agent.store.read_only import StoreUnreadable
-from edge_agent.store.set_apart import set_apart_row
 from shared.sizes import format_size
 from shared.tables import Column, format_table
 

@@ -22,11 +22,10 @@ from edge_agent.observability.status_board import AgentStatus, PairStatus, now
 from edge_agent.store import schema
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.files import lock_of, note_of
-from edge_agent.store.outbox_index import read_counters
+from edge_agent.store.outbox_index import dropped_too_large, read_counters, set_apart_sums
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, store_reader
 from edge_agent.store.senders import slot_range
-from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from shared.instants import SECOND
 from shared.sizes import format_size
 

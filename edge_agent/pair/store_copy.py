@@ -25,8 +25,8 @@ from edge_agent.core.records import Lane
 from edge_agent.pair.log import Writer
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.marker import forget
+from edge_agent.store.outbox_index import set_apart_row
 from edge_agent.store.senders import check_senders
-from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import StoreDamaged, damage_detection
 from shared.blake2 import blake2b
 from shared.nats.jetstream_api import request

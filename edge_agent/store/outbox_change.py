@@ -17,9 +17,8 @@ from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow, TooLarge, size_of
 from edge_agent.store import chunks, decision_log, schema
 from edge_agent.store.chunks import Chunk
-from edge_agent.store.outbox_index import OutboxIndex, merge_watermarks
+from edge_agent.store.outbox_index import OutboxIndex, merge_watermarks, set_apart_row
 from edge_agent.store.port import DroppedTooLarge, LaneDepth, PutBack
-from edge_agent.store.set_apart import set_apart_row
 from edge_agent.store.sqlite import put_rows
 
 OUTBOX_FULL = "outbox_full"

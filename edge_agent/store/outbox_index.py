@@ -1,4 +1,7 @@
-"""Index of the outbox in memory: depths, counters, row ids, what is in flight or acknowledged."""
+"""Index of the outbox in memory: depths, counters, row ids, what is in flight or acknowledged.
+
+Beside it, what the file says of records that were too large for their target: set apart, or dropped.
+"""
 
 import asyncio
 import contextlib
@@ -11,10 +14,12 @@ import msgspec
 
 from edge_agent.core.block_state import sum_counters
 from edge_agent.core.decisions import Counters
-from edge_agent.core.records import Lane, OutboxRow
+from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.store import chunks, schema
-from edge_agent.store.port import LaneDepth
+from edge_agent.store.port import DroppedTooLarge, LaneDepth, SetApartSum
 from edge_agent.store.schema import EVERY_ROW
+
+_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 WORTH_LOOKING = 100_000
 
@@ -190,6 +195,29 @@ def read_counters(database: sqlite3.Connection) -> dict[str, Counters]:
     for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
         counters.setdefault(block, {}).setdefault(what, {})[cause] = count
     return counters
+
+
+def set_apart_row(database: sqlite3.Connection, row_id: int) -> tuple[OutboxRow, int]:
+    """Read a row that is set apart, without its id, and since when it is."""
+    ((lane, block, at, size, subject, headers, payload),) = database.execute(schema.SET_APART_ROW, (row_id,))
+    headers_size = size - len(payload) - RECORD_OVERHEAD
+    return OutboxRow(Lane(lane), block, subject, _headers(headers), payload, headers_size=headers_size), at
+
+
+def set_apart_sums(database: sqlite3.Connection) -> list[SetApartSum]:
+    """Sum up what is set apart, by block, lane and limit."""
+    return [
+        SetApartSum(block, Lane(lane).name.lower(), SizeLimit(cause), *measures)
+        for block, lane, cause, *measures in database.execute(schema.SET_APART_BY_LIMIT)
+    ]
+
+
+def dropped_too_large(database: sqlite3.Connection) -> list[DroppedTooLarge]:
+    """Say what is known to have been dropped for its size."""
+    return [
+        DroppedTooLarge(block, TooLarge(SizeLimit(cause), needed), at)
+        for block, cause, needed, at in database.execute(schema.TOO_LARGE)
+    ]
 
 
 class OutboxIndex:

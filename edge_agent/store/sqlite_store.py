@@ -28,7 +28,7 @@ from edge_agent.store.files import LOCKED, StoreUnusable, unusable
 from edge_agent.store.housekeeping import DiskSpace, Flusher
 from edge_agent.store.marker import Marker
 from edge_agent.store.outbox_change import OutboxChange
-from edge_agent.store.outbox_index import OutboxIndex
+from edge_agent.store.outbox_index import OutboxIndex, dropped_too_large, set_apart_sums
 from edge_agent.store.port import (
     EVERYTHING,
     BatchCommit,
@@ -43,7 +43,6 @@ from edge_agent.store.port import (
     StoreUnwritable,
 )
 from edge_agent.store.senders import Incarnations, load_senders
-from edge_agent.store.set_apart import dropped_too_large, set_apart_sums
 from edge_agent.store.sqlite import damage_detection, in_thread, transact
 from shared.identifiers import BlockId
 from shared.tasks import to_its_end

@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.core.namesake import boot_id
 from edge_agent.observability import name_watch
-from edge_agent.observability.name_watch import NameWatch
+from edge_agent.observability.name_watch import NameWatch, boot_id
 from shared.wire import encode
 from tests.support.agent.agent_file import SMALLEST, parsed
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address

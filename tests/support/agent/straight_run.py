@@ -13,10 +13,10 @@ from edge_agent.core.decisions import Advise, EpochBegun, RecordedInput
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, WatermarkContext
-from edge_agent.core.replay import replay
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import request_json
+from tests.support.core.straight_replay import replay
 from tests.support.nats.source_site import StoredMessage
 
 DEADLINE = 90.0

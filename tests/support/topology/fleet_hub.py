@@ -6,10 +6,10 @@ import msgspec
 
 from edge_agent.core.decisions import Advise, BlindSpan, Decision, Forward
 from edge_agent.core.records import Emitter, Lane, OutboxRow, WatermarkContext
-from edge_agent.core.replay import replay
 from shared import wire
 from shared.wire import Advisory, Watermark
 from tests.support.agent.mortal_agent import BLOCK_ID, StoreLife
+from tests.support.core.straight_replay import replay
 
 NOTHING_ELSE = WatermarkContext({}, {}, {})
 

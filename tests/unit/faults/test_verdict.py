@@ -19,11 +19,11 @@ from edge_agent.core.decisions import (
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, OutboxRow, WatermarkContext
-from edge_agent.core.replay import replay
 from shared import wire
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.instants import SECOND
 from shared.subjects import copy_prefix
+from tests.support.core.straight_replay import replay
 from tests.support.faults.evidence import Evidence, FleetRecord
 from tests.support.faults.stage import Down
 from tests.support.faults.verdict import Verdict, judge

@@ -16,7 +16,6 @@ from edge_agent.core.decisions import (
 )
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.policy import PolicyRevisions
-from edge_agent.core.replay import replay
 from edge_agent.core.tracker import Draft, Tracker
 from edge_agent.policy.orders import PolicyOrders, effective
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
@@ -24,6 +23,7 @@ from shared.instants import HOUR, MINUTE, SECOND
 from shared.policy import ForwardSender, Order, RetireSender, Revision, Scope, ScopedRevision, SetThresholds
 from shared.thresholds import Thresholds
 from shared.wire import ForwardReason
+from tests.support.core.straight_replay import replay
 
 BLOCK_ID = BlockId("eu-west", "dub1", "nodes")
 EU, DUB1, NODES = Scope("eu-west"), Scope("eu-west", "dub1"), Scope("eu-west", "dub1", "nodes")

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from edge_agent.core.namesake import Namesake, Sightings, began_at, boot_id
+from edge_agent.observability.name_watch import Namesake, Sightings, began_at, boot_id
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.wire import Watermark
 
