@@ -18,7 +18,7 @@ _IN_SCOPE = (
     " :block)"
 )
 _KNOWN = f"SELECT name FROM sender WHERE block IN ({_IN_SCOPE})"
-_UNHEARD_OF = f"SELECT value FROM json_each(:names) AS named WHERE NOT EXISTS ({_KNOWN} AND name = named.value)"
+_IS_KNOWN = f"SELECT EXISTS ({_KNOWN} AND name = :name)"
 # Names have no index but that of each block.
 _ELSEWHERE = (
     "SELECT region, site, block.block FROM block CROSS JOIN sender ON sender.block = block.number AND name = ? LIMIT 1"
@@ -42,8 +42,8 @@ def _line(database: sqlite3.Connection, scope: Scope, sender_ids: list[str]) -> 
     if not sender_ids or found is None or found[0] != VERSION:
         return ""
     where = msgspec.structs.asdict(scope)
-    names = {"names": msgspec.json.encode(sender_ids).decode()}
-    unheard = [name for (name,) in database.execute(_UNHEARD_OF, where | names)]
+    # One by one: in a list that is one parameter, of JSON, SQLite ends a name at a NUL.
+    unheard = [name for name in sender_ids if not database.execute(_IS_KNOWN, where | {"name": name}).fetchone()[0]]
     if not unheard:
         return ""
     named = [f"{name!r}{_meant(database, where, name)}" for name in unheard[:_MOST_NAMED]]

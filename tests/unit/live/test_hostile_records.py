@@ -14,6 +14,7 @@ from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.coverage import MOST_LIVES
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
+from aggregator.live.known_senders import unheard_of
 from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader
 from shared.instants import HOUR, MINUTE
@@ -86,6 +87,19 @@ def test_no_value_of_any_field_stops_the_fold_the_store_or_what_is_shown(kind: s
             msgspec.json.encode([sender_row(view, stored), told])
     reader.close()
     store.close()
+
+
+def test_a_sender_whose_name_has_a_nul_is_known_by_it(tmp_path: Path) -> None:
+    store = LiveStore(tmp_path / "live.db")
+    fleet = Fleet(history=store.entry)
+    message = Block("eu-west", "dub1").new("a\0b", START)
+    changes = fleet.fold([Archived(1, message.subject.encode(), START, message.body)])
+    with store.transaction() as database:
+        store.write(database, ORIGIN, fleet, changes)
+    store.close()
+    asked = tmp_path / "live.db", Scope("eu-west", "dub1")
+    assert unheard_of(*asked, ["a\0b"]) == ""
+    assert "has heard of 'a\\x00c' as of" in unheard_of(*asked, ["a\0b", "a\0c"])
 
 
 def _json(body: Any) -> bytes:
