@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from edge_agent.config import agent
-from edge_agent.config.options import config_option
+from edge_agent.config.agent import config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to
 from shared.command_group import (
     HELP_OPTIONS,

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import msgspec
 from nats.aio.client import Client
@@ -25,7 +25,6 @@ from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
 from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
-from edge_agent.observability.announcements import WatermarkWriter
 from edge_agent.observability.clocks import Clocks, RegionClock, SiteClock
 from edge_agent.observability.health import NAMES
 from edge_agent.observability.name_watch import NameWatch
@@ -71,7 +70,6 @@ class Mode(msgspec.Struct, Generic[D], frozen=True):
 
 
 def sample_mode(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode[Draft]:
-    """Watch a block's senders."""
     block_id, rule = settings.block_id(block), block.sender_rule()
     emitter = Emitter(
         block_id=block_id,
@@ -87,7 +85,6 @@ def sample_mode(settings: AgentSettings, block: StreamSettings, identity: AgentI
 
 
 def copy_mode(settings: AgentSettings, block: StreamSettings, identity: AgentIdentity) -> Mode[CopyDraft]:
-    """Copy a block's messages."""
     block_id = settings.block_id(block)
     intake = CopyIntake(block.copy_subject(copy_prefix(block_id)))
     emitter = CopyEmitter(block_id, identity.key)
@@ -98,6 +95,13 @@ def relay_mode(settings: AgentSettings, block: StreamSettings, identity: AgentId
     """Sample once more the registrations that sites have forwarded."""
     intake = RelayIntake(Intake(block.sender_rule()))
     return Mode(intake, RelayEmitter(settings.block_id(block), identity.key), Relay)
+
+
+MODES: dict[str, Callable[[AgentSettings, StreamSettings, AgentIdentity], Mode[Any]]] = {
+    "sample": sample_mode,
+    "copy": copy_mode,
+    "relay": relay_mode,
+}
 
 
 class AgentParts(NamedTuple):
@@ -131,7 +135,7 @@ class BlockWiring:
         self._parts = parts
         self._settings = parts.settings
         self._board = parts.board
-        self.readers: dict[str, WatermarkWriter] = {}
+        self.readers: dict[str, Ingest[Any]] = {}
 
     async def connect(self, block: StreamSettings) -> BlockLink:
         """Connect a block with its stream, however long that takes."""
@@ -166,16 +170,7 @@ class BlockWiring:
 
     async def read(self, link: BlockLink, known: tuple[BlockState, SenderTable] | None) -> None:
         """Read a block in its mode until cancelled, from where the store knows it, if it does."""
-        which = self._settings, link.block, self._parts.identity
-        match link.block.mode:
-            case "copy":
-                await self._read(link, copy_mode(*which), known)
-            case "relay":
-                await self._read(link, relay_mode(*which), known)
-            case _:
-                await self._read(link, sample_mode(*which), known)
-
-    async def _read(self, link: BlockLink, mode: Mode[D], known: tuple[BlockState, SenderTable] | None) -> None:
+        mode = MODES[link.block.mode](self._settings, link.block, self._parts.identity)
         await self.ingest(link, mode, mode.decides(*known) if known else None)
 
     async def ingest(
@@ -265,11 +260,7 @@ class UploadPath:
         # Before anything is read in this run: what the store knows now was read by runs before.
         known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
         client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
-
-        async def ask_limit() -> int:
-            return await max_payload_of(client, self._parts.settings.upstream)
-
-        upstream = JetStreamUpstream(client, ask_limit)
+        upstream = JetStreamUpstream(client, partial(max_payload_of, client, self._parts.settings.upstream))
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
         boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
         names = NameWatch(self._parts.settings, boot_id, known, report_names)

@@ -128,7 +128,6 @@ _decoder = msgspec.json.Decoder(Revision)
 
 
 def encode_revision(revision: Revision) -> bytes:
-    """Write a revision as compact JSON."""
     return msgspec.json.encode(revision)
 
 

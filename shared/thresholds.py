@@ -28,7 +28,6 @@ class Thresholds(msgspec.Struct, frozen=True, omit_defaults=True):
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
 
     def overlaid(self, other: Self) -> Self:
-        """Let what ``other`` sets stand in the place of ours."""
         return msgspec.structs.replace(self, **other.given)
 
     def check(self) -> None:

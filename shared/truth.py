@@ -112,7 +112,6 @@ class Truth:
 
 
 def encode_line(line: TruthLine) -> bytes:
-    """Write one line, its end included."""
     return _encoder.encode(line) + b"\n"
 
 

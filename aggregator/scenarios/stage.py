@@ -22,7 +22,7 @@ from aggregator.topology.plan.changes import Change, Plan, plan
 from aggregator.topology.plan.text import change_lines, untaken
 from aggregator.topology.report.tables import Report, report
 from shared.nats.connection import LinkEvent, LinkState, connect
-from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request_json
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request, request_json
 from shared.nats.settings import AuthSettings, ConnectionSettings
 from shared.settings import load_settings
 
@@ -210,7 +210,7 @@ class JetStream:
 
     async def direct_get(self, stream: str, sequence: int) -> str:
         subject = f"{api_prefix()}.DIRECT.GET.{stream}"
-        answer = await self.client.request(subject, b'{"seq":%d}' % sequence, timeout=REQUEST_DEADLINE)
+        answer = await request(self.client, subject, b'{"seq":%d}' % sequence, REQUEST_DEADLINE)
         return answer.data.decode()
 
     async def takes(self, subject: str) -> bool:

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
+import click
 import msgspec
 from msgspec import Meta
 
@@ -15,6 +16,15 @@ from shared.nats.settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, Size, load_settings
 
 DEFAULT_PATH = Path("/etc/muster-agent/agent.toml")
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=DEFAULT_PATH,
+    show_default=True,
+    help="The agent's settings file.",
+)
 
 
 class UpstreamSettings(ConnectionSettings, frozen=True):
@@ -124,7 +134,6 @@ class AgentSettings(Settings, frozen=True):
 
     @property
     def agent_name(self) -> str:
-        """Give the agent's name, by default the host's."""
         return self.name or socket.gethostname().split(".")[0]
 
     @property

@@ -171,7 +171,6 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
 
     @property
     def is_suspending(self) -> bool:
-        """Tell whether no time is covered."""
         return self.refuses or self.awaits_word or self.thinned
 
     @property
@@ -186,7 +185,6 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
         return msgspec.structs.replace(self, unheard_since=self.at, unheard_observed=self.at - blind_total)
 
     def lifted_in(self, later: "StreamSeen") -> set[Restriction]:
-        """Tell which restrictions are over in ``later``."""
         is_lifted = {
             Restriction.REFUSES: self.refuses and not later.refuses,
             Restriction.BY_SUBJECT: self.by_subject and not later.by_subject,
@@ -297,7 +295,6 @@ class Ledger:
         self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
 
     def refuse(self, message: SourceMessage, reason: RejectReason, at: int) -> None:
-        """Count a message that is no registration, and remember it."""
         self.count("rejected", reason)
         self.rejections = with_another(self.rejections, message, reason, at)
 

@@ -89,7 +89,6 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 def size_of(rows: Sequence[OutboxRow]) -> int:
-    """Add up the sizes of many rows."""
     return sum([len(row.payload) + row.headers_size for row in rows]) + RECORD_OVERHEAD * len(rows)
 
 
@@ -176,7 +175,8 @@ class Emitter(msgspec.Struct, frozen=True):
             conditions=context.conditions or msgspec.UNSET,
         )
         again = (context.condition, context.number) if context.condition else ()
-        identity = self._message_id("watermark", self.agent, self.boot_id, state.observed_through, *again)
+        whose = (block_id.region, block_id.site, block_id.block, "watermark", self.agent, self.boot_id)
+        identity = message_id(self.key, *whose, state.observed_through, *again)
         return OutboxRow(
             lane=Lane.ADVISORIES,
             block=block_id.block,
@@ -243,10 +243,6 @@ class Emitter(msgspec.Struct, frozen=True):
             )
 
         return write
-
-    def _message_id(self, *identity: str | int) -> str:
-        block_id = self.block_id
-        return message_id(self.key, block_id.region, block_id.site, block_id.block, *identity)
 
 
 class WatermarkContext(msgspec.Struct, frozen=True):

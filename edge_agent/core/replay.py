@@ -31,7 +31,6 @@ NO_LIMIT = 1 << 62
 
 
 def holds_before(item: RecordedInput, sequence: int) -> bool:
-    """Tell whether a recorded input comes before the message at ``sequence``."""
     return item.sequence <= sequence if isinstance(item, Clamped) else item.sequence < sequence
 
 

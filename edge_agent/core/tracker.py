@@ -524,7 +524,6 @@ class Draft:
     # Orders of operators: none falls before ``observed_through``, and each is a recorded input
 
     def change_policy(self, policy: Policy) -> bool:
-        """Let other thresholds hold from ``observed_through`` on."""
         if not self._finish_settling():
             return False
         self._policy, self._policy_at = policy, self.observed_through

@@ -127,7 +127,6 @@ class PositionDraft:
         )
 
     def changes(self) -> SenderChanges:
-        """Give no senders: none are tracked."""
         return NO_CHANGES
 
     # Rules

@@ -88,7 +88,6 @@ class FormChoice:
             self._batches.take(size, seconds)
 
     def note_broken(self) -> None:
-        """Note that a chain was not stored whole."""
         self._paused_for = self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
 

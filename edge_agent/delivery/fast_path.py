@@ -66,7 +66,6 @@ class FastPath:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether the fast path holds so much that more would only wait."""
         return self._size >= ROOM
 
     def hand_over(self, rows: Sequence[OutboxRow]) -> int:

@@ -170,7 +170,6 @@ class LaneFlight:
         return self.shipment(rows, form, behind)
 
     def shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
-        """Give rows as a shipment with a number of its own."""
         return Shipment(self.terms.next_number(), self.lane, rows, form, behind)
 
     def acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:

@@ -171,7 +171,6 @@ def _head(around: tuple[str, str], headers: Mapping[str, str]) -> bytes:
 
 
 def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:
-    """Read what a stream answered to a shipment."""
     try:
         reply = _decoder.decode(body)
     except msgspec.MsgspecError as error:

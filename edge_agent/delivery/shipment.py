@@ -137,7 +137,6 @@ class Terms:
             del self._refused_sizes[block]
 
     def note_accepted_need(self, block: str, needed: int) -> None:
-        """Note that a message was taken that needs so many bytes."""
         self._largest_accepted[block] = max(needed, self._largest_accepted.get(block, 0))
 
     def largest_accepted(self, block: str) -> int:

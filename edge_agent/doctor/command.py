@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from edge_agent.config import agent
-from edge_agent.config.agent import AgentSettings
-from edge_agent.config.options import config_option
+from edge_agent.config.agent import AgentSettings, config_option
 from edge_agent.doctor.agent import check_agent
 from edge_agent.doctor.files import check_files
 from edge_agent.doctor.finding import Finding, Level, bad
@@ -45,7 +44,6 @@ def render_finding(finding: Finding, width: int) -> tuple[str, str]:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Count the findings by level, in one line."""
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     warnings = f"{counts[Level.WARN]} warning{'' if counts[Level.WARN] == 1 else 's'}"
     end = "" if counts[Level.WARN] + counts[Level.FAIL] else ": all well"

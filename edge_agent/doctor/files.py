@@ -3,26 +3,24 @@
 import os
 import pwd
 import shlex
+import shutil
 import stat
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from edge_agent.config.agent import AgentSettings
-from edge_agent.core.block_state import BlockState
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
+from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL, NOT_RUNNING
 from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
-from edge_agent.store.housekeeping import free_bytes, has_room
+from edge_agent.store.housekeeping import has_room
 from edge_agent.store.read_only import StoreUnreadable, holds_less, store_reader
 from edge_agent.store.site_key import KeyDamaged, read_key
-from shared.identifiers import BlockId
 from shared.nats.causes import MEND_FILE
 from shared.nats.secrets import UnusableSecret, login, tls_context
 from shared.nats.settings import ConnectionSettings
@@ -211,12 +209,11 @@ def _contradictions(path: Path, settings: AgentSettings) -> Iterator[Finding]:
     """Say that the agent refuses to run with these settings on this store."""
     try:
         with store_reader(path) as database:
-            rows = database.execute("SELECT region, site, name, state FROM block").fetchall()
-            known = [(BlockId(*row[:3]), msgspec.json.decode(row[3], type=BlockState)) for row in rows]
+            known = list(read_blocks(database).values())
     except StoreUnreadable:
         # Told of with the agent.
         return
-    for said in filter(None, (settings.contradiction(*each) for each in known)):
+    for said in filter(None, (settings.contradiction(each.block_id, each.state) for each in known)):
         what, _, remedy = said.rpartition(": ")
         yield bad("store", what, remedy, NOT_RUNNING)
 
@@ -234,7 +231,7 @@ def _legibility(path: Path) -> Iterator[Finding]:
 
 def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
     directory = next(parent for parent in path.parents if parent.exists())
-    free = free_bytes(directory)
+    free = shutil.disk_usage(directory).free
     used = sum(each.stat().st_size for each in directory.glob(f"{path.name}*") if each.is_file())
     text = f"{format_size(free)} free at {directory}"
     if not has_room(directory, _free_pages(path)):

@@ -33,7 +33,6 @@ class IngestPhase(StrEnum):
 
 
 def phase_of(error: SourceUnavailable) -> IngestPhase:
-    """Say what a loop does whose source cannot be read."""
     if isinstance(error, ConsumerShared):
         return IngestPhase.CONSUMER_SHARED
     return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE

@@ -80,7 +80,6 @@ class CommitQueue:
         return patience
 
     async def hand_over(self, batch: BatchCommit) -> None:
-        """Commit what was read and decided."""
         await self.begin(batch)
 
     async def keep_up(self, *, has_read: bool) -> None:

@@ -27,7 +27,7 @@ from edge_agent.ingest.port import Progress
 from edge_agent.ingest.thinning import Thinning
 from edge_agent.runtime.pace import Stretch
 from edge_agent.source.port import ConsumerState, OpenResult, Source, SourceUnavailable, StreamCheck
-from edge_agent.store.port import BatchCommit, BatchStore, StoreUnwritable
+from edge_agent.store.port import EVERYTHING, BatchCommit, BatchStore, StoreUnwritable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, format_instant
 from shared.tasks import cancel_all, is_cancelled
@@ -40,8 +40,6 @@ LOOK_EVERY = 2.0
 
 CHECK_AGAIN_AFTER = 0.5
 """Seconds by which a check may be late before what was read is taken without another look."""
-
-FOREVER = (1 << 63) - 1
 
 
 class Ingest(Generic[D]):
@@ -121,10 +119,12 @@ class Ingest(Generic[D]):
 
     @property
     def vouched_count(self) -> int:
+        """Count the watermarks of this run."""
         return self._watermarks.count
 
     @property
     def has_left(self) -> bool:
+        """Tell whether the region has acknowledged all advisories and watermarks."""
         return not self._store.depths()[Lane.ADVISORIES].rows
 
     def restatement(self, condition: str, number: int) -> OutboxRow | None:
@@ -309,7 +309,7 @@ class Ingest(Generic[D]):
         """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
         max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
-        intake, stretch, before = self._intake, Stretch(), FOREVER
+        intake, stretch, before = self._intake, Stretch(), EVERYTHING
         give, slow_count = intake.give, intake.slow_count
         thinning = self._thinning
         looks_for_holes = thinning.must_look(messages)

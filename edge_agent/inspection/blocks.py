@@ -101,6 +101,5 @@ def _is_stalled(database: sqlite3.Connection, block: str) -> bool:
 
 
 def read_incarnations(database: sqlite3.Connection) -> dict[int, Incarnation]:
-    """Read the streams' pasts by the number that stands for them."""
     rows = database.execute("SELECT number, created_at, epoch_ms FROM incarnation")
     return {number: Incarnation(created_at, epoch_ms) for number, created_at, epoch_ms in rows}

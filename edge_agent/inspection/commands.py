@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from edge_agent.config import agent
-from edge_agent.config.options import config_option
+from edge_agent.config.agent import config_option
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection import moments
@@ -23,7 +23,6 @@ from edge_agent.inspection.decisions import (
     as_line,
     follow,
     last_decisions,
-    last_row_id,
 )
 from edge_agent.inspection.drop import drop_registrations, drop_set_apart
 from edge_agent.inspection.explanation import explain_sender
@@ -37,8 +36,10 @@ from edge_agent.inspection.outbox import (
     write_records,
     write_set_apart,
 )
-from edge_agent.inspection.senders import FOREVER, SenderFilter, list_senders, render_senders
+from edge_agent.inspection.senders import SenderFilter, list_senders, render_senders
 from edge_agent.observability.status_board import now
+from edge_agent.store.marker import last_row_id
+from edge_agent.store.port import EVERYTHING
 from edge_agent.store.read_only import store_reader
 from shared.command_group import CommandGroup, Parsed, examples, json_option
 from shared.identifiers import AdvisoryKind
@@ -90,7 +91,7 @@ def _phase(_context: click.Context, _parameter: click.Parameter, name: str | Non
 )
 @click.option("--match", "glob", default="*", metavar="GLOB", help="Only names like this, such as 'web-*'.")
 @click.option("--since", "seen_since", type=WHEN, default=0, help="Seen since 10m ago, or since an instant.")
-@click.option("--not-since", "not_seen_since", type=WHEN, default=FOREVER, help="Not seen since then.")
+@click.option("--not-since", "not_seen_since", type=WHEN, default=EVERYTHING, help="Not seen since then.")
 @click.option("--newest-first", is_flag=True, help="Begin with the last seen, not with the longest silent.")
 @limit_option
 @json_option

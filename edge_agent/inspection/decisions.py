@@ -13,6 +13,7 @@ from edge_agent.core.records import Lane
 from edge_agent.inspection.blocks import KnownBlock, read_blocks, read_incarnations
 from edge_agent.inspection.moments import moment, rough
 from edge_agent.store import decision_log
+from edge_agent.store.marker import last_row_id
 from edge_agent.store.read_only import store_reader
 from edge_agent.store.schema import waits
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
@@ -41,7 +42,6 @@ FROM (
   ORDER BY row_id DESC LIMIT :limit
 ) AS last
 """
-LAST_ROW_ID = "SELECT MAX(seq) FROM sqlite_sequence WHERE name LIKE '%_outbox' OR name LIKE '%_chunk'"
 NO_LIMIT = -1
 
 
@@ -101,11 +101,6 @@ def last_decisions(database: sqlite3.Connection, wanted: DecisionFilter, limit: 
     names = [column[0] for column in cursor.description]
     found = [dict(zip(names, row, strict=True)) for row in cursor]
     return [_decision(row, blocks[row["block"]], incarnations) for row in reversed(found)]
-
-
-def last_row_id(database: sqlite3.Connection) -> int:
-    """Give the row id of the newest record that there ever was in this store."""
-    return int(database.execute(LAST_ROW_ID).fetchone()[0] or 0)
 
 
 def _decision(row: dict[str, Any], block: KnownBlock, incarnations: dict[int, Incarnation]) -> LoggedDecision:

@@ -165,7 +165,6 @@ def _concerns(entry: RecordedInput, sender_id: str) -> bool:
 
 
 def took_effect_at(entry: HistoryEntry) -> int:
-    """Give the instant from which an entry held."""
     match entry:
         case BlindSpan():
             return entry.ended_at

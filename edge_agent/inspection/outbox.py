@@ -142,7 +142,6 @@ def list_set_apart(database: sqlite3.Connection, stream: str = "") -> list[SetAp
 
 
 def render_set_apart(rows: list[SetApartRow], at: int, width: int) -> str:
-    """Lay them out for a terminal."""
     if not rows:
         return "Nothing is set apart: the region takes what the agent sends."
     return format_table(
@@ -159,7 +158,6 @@ def render_set_apart(rows: list[SetApartRow], at: int, width: int) -> str:
 
 
 def render_outbox(report: OutboxReport, at: int, width: int) -> str:
-    """Lay the report out for a terminal."""
     return "\n".join(_lines(report, at, width))
 
 

@@ -9,6 +9,7 @@ import msgspec
 from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.moments import relative, rough
+from edge_agent.store.port import EVERYTHING
 from shared.tables import Column, format_table
 
 COUNT_SENDERS = """
@@ -24,7 +25,6 @@ FROM sender WHERE row_id BETWEEN :first AND :last
 ORDER BY last_seen_at * :direction, sender_id LIMIT :limit
 """
 NO_LIMIT = -1
-FOREVER = (1 << 63) - 1
 
 
 class SenderFilter(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class SenderFilter(msgspec.Struct, frozen=True):
     phase: SenderPhase | None = None
     glob: str = "*"
     seen_since: int = 0
-    not_seen_since: int = FOREVER
+    not_seen_since: int = EVERYTHING
 
     def parameters(self, blocks: Collection[KnownBlock]) -> dict[str, int | str]:
         return {
@@ -118,7 +118,6 @@ def _line(block: KnownBlock, row: tuple[Any, ...], *, is_watched: bool) -> Sende
 
 
 def render_senders(listed: SenderList, at: int, width: int) -> str:
-    """Lay the list out for a terminal."""
     return "\n".join(_lines(listed, at, width))
 
 

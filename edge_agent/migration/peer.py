@@ -112,7 +112,6 @@ class PeerSettings(msgspec.Struct):
     heartbeats: PeerHeartbeats | None = None
 
     def consumer_of(self, stream: PeerStream) -> str:
-        """Name the durable consumer through which it reads."""
         name = stream.name or self.name
         # Its test for the prefix has its arguments the other way round.
         return name if "SR_".startswith(name) else f"SR_{name}"

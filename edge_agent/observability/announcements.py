@@ -8,32 +8,17 @@ nothing is stored, and what does not arrive is not missed.
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
 
-from edge_agent.core.records import OutboxRow
+from edge_agent.ingest.loop import Ingest
 from edge_agent.observability.conditions import STARTING, Condition, errors
 from shared.tasks import is_cancelled
 from shared.wire import STOPPING
 
 _DEADLINE = 1.0
-
-
-class WatermarkWriter(Protocol):
-    """What writes a block's watermarks."""
-
-    @property
-    def vouched_count(self) -> int:
-        """Count the watermarks of this run."""
-
-    @property
-    def has_left(self) -> bool:
-        """Tell whether the region has acknowledged all advisories and watermarks."""
-
-    def restatement(self, condition: str, number: int) -> OutboxRow | None:
-        """Write the last watermark again; None where there was none, or something has not left."""
 
 
 class Announcements:
@@ -42,7 +27,7 @@ class Announcements:
     def __init__(
         self,
         client: Client,
-        readers: Callable[[], Iterable[tuple[str, WatermarkWriter]]],
+        readers: Callable[[], Iterable[tuple[str, Ingest[Any]]]],
         conditions: Callable[[], list[Condition]],
         interval: float,
     ) -> None:
@@ -73,7 +58,7 @@ class Announcements:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.flush(left)  # type: ignore[arg-type]
 
-    async def _say(self, reader: WatermarkWriter, condition: str) -> None:
+    async def _say(self, reader: Ingest[Any], condition: str) -> None:
         self._number += 1
         row = reader.restatement(condition, self._number)
         if row is not None and self._client.is_connected:

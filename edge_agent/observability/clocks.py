@@ -62,7 +62,6 @@ class Clocks:
         return None if self._region_ahead is None else self._region_ahead + self.elapsed()
 
     def hear_region(self, at: int) -> None:
-        """Note what the region's clock shows now."""
         step = 0 if self.region is None else at - self.region
         # Two clocks that nobody sets part by seconds a day: only what goes on for years would add up.
         self._region_set_by += step if abs(step) > DRIFT else 0

@@ -53,7 +53,6 @@ class Condition(msgspec.Struct, frozen=True):
 
     @property
     def is_error(self) -> bool:
-        """Tell whether the agent is not useful while it holds."""
         return self.severity is Severity.ERROR
 
     @property
@@ -71,7 +70,6 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def errors(conditions: Iterable[Condition]) -> list[Condition]:
-    """Give those for which the agent is not useful."""
     return [condition for condition in conditions if condition.is_error]
 
 

@@ -75,7 +75,6 @@ class FaultLog:
             yield LogLine(phase, f"{self._part}: {phase}", is_fault=False, condition=named)
 
     def pass_time(self, at: int) -> Iterator[LogLine]:
-        """Give the summary that is due, if one is."""
         if not self._quiet or at < self._quiet_until:
             return
         if not self._reason and not self._repeated:

@@ -102,7 +102,6 @@ class PartStatus(msgspec.Struct, frozen=True):
 
     @property
     def is_working(self) -> bool:
-        """Tell whether it does what it is there for."""
         return self.phase in WORKING
 
 
@@ -229,7 +228,6 @@ def block_of(part: str) -> str:
 
 
 def not_followed(reached: Progress) -> str:
-    """Say that a stream's clock is not followed, and why."""
     return f"{reached.contradiction}; it is not followed, no time passes"
 
 
@@ -261,7 +259,6 @@ def is_never_proven(reached: Progress) -> bool:
 
 
 def is_not_moving(reached: Progress) -> bool:
-    """Tell whether a block is behind, and does not catch up."""
     return reached.pending > 0 and reached.idle_for >= MOVING_WITHIN
 
 

@@ -18,8 +18,9 @@ import msgspec
 from edge_agent.config.agent import MonitorSettings
 from edge_agent.core.records import Lane
 from edge_agent.observability.conditions import Condition, errors
-from edge_agent.observability.metrics import CONTENT_TYPE, LaneNumbers, Numbers, expose, metrics_of
+from edge_agent.observability.metrics import CONTENT_TYPE, Numbers, expose, metrics_of
 from edge_agent.observability.status_board import StatusBoard, now
+from edge_agent.observability.status_report import LaneReport
 from edge_agent.runtime import process
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import StoreUnreadable, store_reader
@@ -155,8 +156,7 @@ def _numbers(board: StatusBoard, store: SqliteStore, oldest: dict[Lane, int]) ->
         progress=board.progress(),
         counters=store.counters(),
         lanes={
-            lane.name.lower(): LaneNumbers(depth.rows, depth.size, oldest.get(lane, 0))
-            for lane, depth in depths.items()
+            lane.name.lower(): LaneReport(depth.rows, depth.size, oldest.get(lane, 0)) for lane, depth in depths.items()
         },
         reconnects=board.reconnects,
         acknowledged=board.publishes.done,

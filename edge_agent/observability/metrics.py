@@ -16,6 +16,7 @@ from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, errors
 from edge_agent.observability.health import LOOKED_LATELY, PartStatus, block_of
 from edge_agent.observability.status_board import UPSTREAM, AgentStatus, PairPhase, PairStatus
+from edge_agent.observability.status_report import LaneReport
 from edge_agent.policy.orders import TOO_OLD
 from edge_agent.runtime.process import Usage
 from edge_agent.store.port import LaneDepth
@@ -157,14 +158,6 @@ COUNTED = {
 }
 
 
-class LaneNumbers(msgspec.Struct, frozen=True):
-    """What waits in one lane: rows, bytes, and the instant of the oldest in microseconds, 0 where that is not known."""
-
-    rows: int
-    size: int
-    oldest_at: int = 0
-
-
 class Numbers(msgspec.Struct, frozen=True):
     """Everything that metrics are made of, as it is at ``at`` by the agent's clock."""
 
@@ -173,7 +166,7 @@ class Numbers(msgspec.Struct, frozen=True):
     parts: Mapping[str, PartStatus]
     progress: Mapping[str, Progress]
     counters: Mapping[str, Counters]
-    lanes: Mapping[str, LaneNumbers]
+    lanes: Mapping[str, LaneReport]
     reconnects: Mapping[str, int]
     acknowledged: int
     refused: int
@@ -187,7 +180,6 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 def metrics_of(numbers: Numbers) -> Iterator[Metric]:
-    """Give every metric."""
     yield from _agent(numbers)
     yield from _links(numbers)
     if numbers.pair is not None:

@@ -5,7 +5,7 @@ are told, a connection of a moment is asked.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -53,7 +53,6 @@ def needs_of_source(block: StreamSettings, retention: str = "limits") -> Iterato
 
 
 def needs_of_region(settings: AgentSettings) -> Iterator[Need]:
-    """Give what the settings need of the region's servers."""
     copies = [block.name for block in settings.stream if block.mode == "copy"]
     if copies:
         otherwise = "copies leave one at a time, each after the answer to the one before"
@@ -112,9 +111,9 @@ class ServerWatch:
         part = opened.part
         version = version_of(opened.client)
         unmet = [need.unmet(version) for need in self._needs.get(part, ()) if version < need.since]
-        self._say(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
+        self._board.condition(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
         said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
-        self._say(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
+        self._board.condition(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
 
     async def _expiry_of_server(self, opened: OpenLink) -> str:
         shown = opened.client.peer_certificate
@@ -124,9 +123,6 @@ class ServerWatch:
         with contextlib.suppress(ConnectFailed, nats.errors.Error, OSError):
             shown = await beside(opened.client, opened.settings, lambda fresh: fresh.peer_certificate)
         return expiry_of_server(shown) if shown is not None else ""
-
-    def _say(self, kind: conditions.Kind, part: str) -> Callable[[str], None]:
-        return self._board.condition(kind, part)
 
 
 def expiry_of_server(certificate: bytes) -> str:

@@ -151,7 +151,6 @@ class StatusBoard:
         self._is_muted = True
 
     def watch(self, block: str, reader: _Reader) -> None:
-        """Ask ``reader`` from now on how far a block has come."""
         self._readers[block] = reader
 
     def progress(self) -> dict[str, Progress]:

@@ -15,13 +15,13 @@ from edge_agent.observability.health import (
 )
 from edge_agent.observability.status_board import MISSED_AFTER, UPSTREAM, PairStatus, now, stream_part
 from edge_agent.observability.status_report import (
-    LEAST_FREE,
     STARTS,
     BlockReport,
     LaneReport,
     ProcessState,
     StatusReport,
 )
+from edge_agent.store.files import FULL
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_duration, format_instant, format_seconds
 from shared.sizes import format_size
@@ -116,7 +116,7 @@ def _process_state(report: StatusReport) -> str:
 
 
 def _unwritable(report: StatusReport) -> str:
-    if 0 <= report.disk_free < LEAST_FREE:
+    if 0 <= report.disk_free < FULL:
         return f"cannot write: its disk is full ({format_size(report.disk_free)} left)"
     is_asked = all(each.name != AGENT_SILENT.name for each in report.conditions)
     return "cannot write its store" if is_asked and report.conditions else ""

@@ -21,7 +21,7 @@ from edge_agent.observability.health import PartStatus, in_order, of_outbox
 from edge_agent.observability.status_board import AgentStatus, PairStatus, now
 from edge_agent.store import schema
 from edge_agent.store.chunks import oldest_at
-from edge_agent.store.files import lock_of, note_of
+from edge_agent.store.files import FULL, lock_of, note_of
 from edge_agent.store.outbox_index import dropped_too_large, read_counters, set_apart_sums
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, store_reader
@@ -30,7 +30,6 @@ from shared.instants import SECOND
 from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
-LEAST_FREE = 1 << 20
 STARTS = "starting: a process has the store and has not written yet"
 
 
@@ -125,7 +124,7 @@ def _note(path: Path) -> list[Condition]:
 def _why_silent(path: Path, report: StatusReport) -> Condition:
     """Say why an agent that is there writes nothing, as far as that can be seen from outside."""
     pid, since = report.agent.pid, report.agent.written_at
-    if report.disk_free < LEAST_FREE:
+    if report.disk_free < FULL:
         what = f"disk full: {format_size(report.disk_free)} left at {path.parent}; it cannot even write its status"
         return kinds.DISK_FULL.of("agent", what, since=since)
     if os.statvfs(path.parent).f_flag & os.ST_RDONLY:

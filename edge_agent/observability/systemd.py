@@ -63,7 +63,6 @@ async def _keep_watchdog(stopping: asyncio.Event) -> None:
 
 
 def announce_stopping() -> None:
-    """Say that the agent ends because it was told to."""
     _notify("STOPPING=1\nSTATUS=stopping")
 
 

@@ -61,7 +61,6 @@ class Follower:
 
     @property
     def is_in_step(self) -> bool:
-        """Tell whether every entry given has been taken."""
         return self._newest is None or self._mark >= self._newest.sequence
 
     @property

@@ -42,7 +42,6 @@ class MemberHealth:
         self._reaches_region = False
 
     def troubles(self) -> frozenset[Trouble]:
-        """Say what it cannot do."""
         found = {
             Trouble.READING: not all(self._reads(block) for block in self._blocks),
             Trouble.COMMITTING: not self._commits(),

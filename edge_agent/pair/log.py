@@ -7,6 +7,8 @@ say, can write no more.
 
 import asyncio
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -249,11 +251,9 @@ class PairLog:
 
     async def _get(self, what: dict[str, object]) -> LogRecord | None:
         stream = self._address.stream
-        self._refuse_dead_link()
         try:
-            found = await get_message(self._client, stream, what, api=self._api, deadline=DEADLINE)
-        except RequestFailed as error:
-            raise LogUnavailable(str(error)) from error
+            with self._answered():
+                found = await get_message(self._client, stream, what, api=self._api, deadline=DEADLINE)
         except ApiError as error:
             kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
             raise kind(f"stream {stream}: {error}") from error
@@ -266,12 +266,14 @@ class PairLog:
         return LogRecord(found.seq, entry, parse_instant(found.time))
 
     async def _ask(self, subject: str, body: object, model: Any) -> Any:
-        self._refuse_dead_link()
-        try:
+        with self._answered():
             return await request_json(self._client, f"{self._api}.{subject}", body, model, deadline=DEADLINE)
-        except RequestFailed as error:
-            raise LogUnavailable(str(error)) from error
 
-    def _refuse_dead_link(self) -> None:
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
         if not self._client.is_connected:
             raise LogUnavailable("the connection to the site's servers is down")
+        try:
+            yield
+        except RequestFailed as error:
+            raise LogUnavailable(str(error)) from error

@@ -103,7 +103,6 @@ class Member:
         self._takeovers = 0
 
     def status(self) -> PairStatus:
-        """Say what both members do."""
         other = self._other
         member = self._writer.member
         return PairStatus(member, other.name, self._phase, self._since, other.phase, other.heard_at, self._takeovers)

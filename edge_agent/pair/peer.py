@@ -66,8 +66,6 @@ class OtherMember:
             )
 
     async def listen(self, client: Client, subject: str) -> None:
-        """Hear what it says of itself while it follows."""
-
         async def take(message: Msg) -> None:
             with contextlib.suppress(msgspec.MsgspecError):
                 heard = msgspec.json.decode(message.data, type=_Announcement)

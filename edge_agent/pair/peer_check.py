@@ -24,7 +24,6 @@ def writer_of(settings: AgentSettings, key: bytes, boot_id: str) -> Writer:
 
 
 def fingerprint(key: bytes) -> str:
-    """Name a secret without giving it away."""
     return blake2b(_FINGERPRINT, key=key, digest_size=8).hexdigest()
 
 
@@ -65,12 +64,10 @@ def difference(ours: Writer, theirs: Writer, path: Path) -> str:
 
 
 def other_key(member: str, path: Path) -> str:
-    """Say that a member's secret is not this one's, and what to do."""
     return f"id key file {path} is not that of {member}: {remedy(member, path)}"
 
 
 def remedy(member: str, path: Path) -> str:
-    """Say how a member comes by the secret."""
     return (
         f"copy the id key file of {member}, beside its store or where upstream.id_key_file says, to {path} (mode 600)"
     )

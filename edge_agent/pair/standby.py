@@ -117,7 +117,6 @@ class Standby(msgspec.Struct, frozen=True):
             await follower.give(logged)
 
     def _may_lead(self, newest: LogRecord, silence: float) -> bool:
-        """Tell whether nobody else leads."""
         entry = newest.entry
         is_own = entry.writer.member == self.writer.member
         is_free = not self.has_handed_over if is_own else entry.kind is EntryKind.RESIGNED

@@ -17,7 +17,7 @@ from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator import options
 from edge_agent.simulator.fleet import Fleet, Lifetime, stable_hash
 from edge_agent.simulator.history import HistorySettings, SiteHistory
-from edge_agent.simulator.intervals_file import IntervalsUnreadable, first_instant, lifetimes, read_intervals
+from edge_agent.simulator.intervals_file import first_instant, lifetimes, read_intervals
 from edge_agent.simulator.options import run_simulation, stop_at_signals
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed, UndeliveredHistory
 from edge_agent.simulator.random_outages import OutageSettings, Reliability, blind_at_random, break_at_random, union
@@ -178,16 +178,13 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
     def site_histories(self, script: Script, started_at: int) -> list[SiteHistory]:
         """Give every site, its senders broken by the script and at random, or as the file of intervals says.
 
-        Raise click.ClickException.
+        Raise click.ClickException, IntervalsUnreadable, SettingsError.
         """
         if self.intervals_path is None:
             if not self.sites:
                 raise click.UsageError("name the sites: --site NAME, or --intervals FILE")
             return [self._site_history(site, script, started_at, None) for site in self.sites]
-        try:
-            intervals = read_intervals(self.intervals_path)
-        except IntervalsUnreadable as error:
-            raise click.ClickException(str(error)) from error
+        intervals = read_intervals(self.intervals_path)
         if missing := [site for site in self.sites if site not in intervals]:
             raise click.ClickException(f"{self.intervals_path}: nobody is of the site {missing[0]}")
         if script.breaks_senders:
@@ -227,7 +224,6 @@ def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
 
 
 def threshold(name: str, default: str | None, meaning: str) -> options.Decorator[Any]:
-    """Add an option that is a duration."""
     return click.option(name, type=DURATION, default=default, show_default=True, help=meaning)
 
 

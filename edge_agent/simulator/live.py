@@ -32,7 +32,6 @@ class LiveCounts(msgspec.Struct):
     latest: int = 0
 
     def count_end(self, failure: PublishFailed | None) -> None:
-        """Count one registration that was taken, or was not."""
         if failure is None:
             self.heard += 1
         else:

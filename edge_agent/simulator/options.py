@@ -15,6 +15,7 @@ import uvloop
 
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
 from edge_agent.simulator.fleet import FleetSettings, Lifetime
+from edge_agent.simulator.intervals_file import IntervalsUnreadable
 from edge_agent.simulator.publisher import UndeliveredHistory
 from edge_agent.simulator.script import Script, play
 from edge_agent.simulator.site_stream import FleetConnection, NoSuchStream
@@ -84,14 +85,13 @@ _FLEET_OPTIONS: tuple[Decorator[Any], ...] = (
 
 
 def fleet_options(command: Command) -> Command:
-    """Add the options that every simulation has."""
     for decorate in reversed(_FLEET_OPTIONS):
         command = decorate(command)
     return command
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What every simulation is told. Methods raise click.ClickException."""
+    """What every simulation is told. Methods raise what ``run_simulation`` tells in one line."""
 
     servers: tuple[str, ...]
     connection_path: Path | None = None
@@ -136,19 +136,14 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
         path = self.script_path
         try:
             text = path.read_text(encoding="utf-8") if path else ""
-            return parse_settings(text, Script, path or Path()), text
-        except SettingsError as error:
-            raise click.ClickException(str(error)) from error
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
             raise click.ClickException(f"{path}: {reason}") from error
+        return parse_settings(text, Script, path or Path()), text
 
     def lifetimes(self, settings: FleetSettings, script: Script) -> list[Lifetime]:
-        """Play the script on one site's fleet."""
-        try:
-            return play(settings, script, self.script_path or Path())
-        except SettingsError as error:
-            raise click.ClickException(str(error)) from error
+        """Play the script on one site's fleet; raise SettingsError."""
+        return play(settings, script, self.script_path or Path())
 
     def bodies(self) -> RegistrationBodies:
         return RegistrationBodies(self.size, seed=self.seed, compress=self.compress)
@@ -201,13 +196,12 @@ def run_simulation(simulation: Coroutine[Any, Any, None]) -> None:
             runner.run(simulation)
     except OSError as error:
         raise click.ClickException(reason_of(error)) from error
-    except (ConnectFailed, NoSuchStream, TruthExists, UndeliveredHistory) as error:
+    except (ConnectFailed, IntervalsUnreadable, NoSuchStream, SettingsError, TruthExists, UndeliveredHistory) as error:
         raise click.ClickException(str(error)) from error
 
 
 @contextlib.contextmanager
 def stop_at_signals() -> Iterator[asyncio.Event]:
-    """Give an event that SIGINT and SIGTERM set."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

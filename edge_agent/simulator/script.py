@@ -129,7 +129,6 @@ class Script(Settings, frozen=True, kw_only=True):
 
     @property
     def blind_spans(self) -> list[Span]:
-        """Give when the agent is blind, in virtual time."""
         return [(blindness.at, blindness.at + blindness.duration) for blindness in self.blind]
 
 

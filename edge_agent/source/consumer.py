@@ -124,12 +124,10 @@ def creation(address: SourceAddress, retention: str, **start: object) -> dict[st
 
 
 def pause_of(paused_until: int) -> str:
-    """Say that somebody has paused it."""
     return f"somebody has paused it until {format_instant(paused_until // SECOND * SECOND)}"
 
 
 def read_by_others(address: SourceAddress) -> str:
-    """Say that somebody else reads through the consumer, and what to do."""
     return (
         f"consumer {address.consumer} of stream {address.stream} is read by somebody else: each would miss what goes "
         "to the other (what one that died had asked for ends within 30 s)"

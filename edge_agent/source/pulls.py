@@ -113,12 +113,10 @@ class Pulls:
 
     @property
     def buffered_count(self) -> int:
-        """Count what was delivered and not taken."""
         return len(self._buffer)
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether much waits behind what was taken."""
         return len(self._buffer) + self._pending >= MUCH
 
     async def await_first(self, pending: int, patience: float) -> None:

@@ -37,7 +37,6 @@ class SideBatch(msgspec.Struct, frozen=True):
 
 
 def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: OutboxChange) -> None:
-    """Write it into the transaction under way."""
     if batch.unpacks:
         outbox.unpack_acknowledged()
     for row, too_large in batch.oversized:

@@ -61,7 +61,6 @@ def first_chunk_behind(database: sqlite3.Connection, lane: Lane, row_id: int) ->
 
 
 def rows_of(database: sqlite3.Connection, lane: Lane, chunk: Chunk) -> list[OutboxRow]:
-    """Read a chunk's records."""
     ((body,),) = database.execute(schema.CHUNK_BODY[lane], (chunk.last_row_id,))
     return _decode(body)
 

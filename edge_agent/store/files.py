@@ -88,6 +88,8 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
 
 
 FULL = 1 << 20
+"""A disk with fewer bytes left is full: not even the agent's status can be written."""
+
 KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-import os
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,12 +27,7 @@ def has_room(directory: Path, free_pages: int = 0) -> bool:
 
     Raise OSError where the disk cannot be asked.
     """
-    return free_bytes(directory) + PAGE_SIZE * free_pages >= DISK_RESERVE
-
-
-def free_bytes(directory: Path) -> int:
-    disk = os.statvfs(directory)
-    return disk.f_bavail * disk.f_frsize
+    return shutil.disk_usage(directory).free + PAGE_SIZE * free_pages >= DISK_RESERVE
 
 
 class DiskSpace:

@@ -19,6 +19,12 @@ _TABLES = msgspec.json.encode([*schema.OUTBOXES.values(), *schema.CHUNKS.values(
 _LAST_ROW_ID = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name IN (SELECT value FROM json_each(?))"
 
 
+def last_row_id(database: sqlite3.Connection) -> int:
+    """Give the id of the newest record that there ever was in any outbox."""
+    ((found,),) = database.execute(_LAST_ROW_ID, (_TABLES,))
+    return int(found)
+
+
 class CommitNote(msgspec.Struct, frozen=True):
     """The id of the last row that came into any outbox, and the blocks that the store knows."""
 
@@ -29,14 +35,12 @@ class CommitNote(msgspec.Struct, frozen=True):
         """Tell whether a store lacks some of it."""
         if self == CommitNote():
             return False
-        ((last_row_id,),) = database.execute(_LAST_ROW_ID, (_TABLES,))
         # An index that is damaged lacks names that are there.
         known = {name for (name,) in database.execute("SELECT name FROM block NOT INDEXED")}
-        return bool(last_row_id < self.last_row_id or not known.issuperset(self.blocks))
+        return bool(last_row_id(database) < self.last_row_id or not known.issuperset(self.blocks))
 
 
 def marker_of(store_path: Path) -> Path:
-    """Name a store's marker."""
     return store_path.with_name(store_path.name + ".marker")
 
 

@@ -49,7 +49,6 @@ class OutboxDelta:
         return sum(depth.size for depth in self.depths.values()) - self._max_outbox
 
     def has_single_rows(self, lane: Lane) -> bool:
-        """Tell whether any rows of a lane are in no chunk."""
         return self.depths[lane].size > self.chunked[lane]
 
     def resize(self, lane: Lane, rows: int, size: int) -> None:
@@ -103,7 +102,6 @@ class OutboxDelta:
             database.executemany(schema.ADD_COUNT, counts)
 
     def count(self, block: str, what: str, cause: str, count: int = 1) -> None:
-        """Count what happened to so many records of a block."""
         causes = self.additions.setdefault(block, {}).setdefault(what, {})
         causes[cause] = causes.get(cause, 0) + count
 
@@ -159,7 +157,6 @@ class SetApartChange:
         return found
 
     def note_return(self, row_id: int, at: int) -> None:
-        """Note the new id of a row that goes back."""
         self._returned[row_id] = at
 
     @property
@@ -203,7 +200,6 @@ class OutboxChange:
 
     @property
     def dropped(self) -> LaneDepth:
-        """Measure what an operator had dropped."""
         return self._delta.dropped
 
     @property

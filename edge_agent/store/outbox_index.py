@@ -39,7 +39,6 @@ class ChunkedSenders:
             after = chunk.last_row_id
 
     def add(self, rows: Sequence[OutboxRow]) -> None:
-        """Note the rows of one chunk."""
         last = rows[-1]
         of_block = self._chunks.setdefault(last.block, {})
         of_block.update(dict.fromkeys([row.sender_id for row in rows], last.row_id))
@@ -205,7 +204,6 @@ def set_apart_row(database: sqlite3.Connection, row_id: int) -> tuple[OutboxRow,
 
 
 def set_apart_sums(database: sqlite3.Connection) -> list[SetApartSum]:
-    """Sum up what is set apart, by block, lane and limit."""
     return [
         SetApartSum(block, Lane(lane).name.lower(), SizeLimit(cause), *measures)
         for block, lane, cause, *measures in database.execute(schema.SET_APART_BY_LIMIT)

@@ -167,7 +167,6 @@ def _row_damage_detection() -> Iterator[None]:
 
 
 def _page(rows: list[sqlite3.Row], first: int, by_number: dict[int, Incarnation]) -> SenderPage:
-    """Turn rows into columns."""
     row_ids, sender_ids, phases, seen, sequences, numbers, opening, forwarded, sizes, digests, firsts, stale = zip(
         *rows, strict=True
     )

@@ -65,7 +65,6 @@ class EmbeddedCluster:
         await self.close()
 
     async def close(self) -> None:
-        """Kill every server."""
         await asyncio.gather(*(server.kill() for server in self.servers.values()))
 
     async def start(self, *names: str) -> None:

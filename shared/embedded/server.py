@@ -203,7 +203,6 @@ class EmbeddedNats:
         self._process = None
 
     async def restart(self) -> None:
-        """Stop and start on the same ports and store."""
         await self.stop()
         await self.start()
 

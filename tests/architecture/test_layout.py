@@ -41,6 +41,17 @@ def test_no_module_is_longer_than_600_lines() -> None:
     assert {path: length for path, length in lengths.items() if length > LONGEST_MODULE} == {}
 
 
+def test_every_request_waits_for_its_link() -> None:
+    """On a dead link nats-py's own keeps it, and sends it at the reconnect, when nobody waits for it any more."""
+    asking = [
+        str(path.relative_to(ROOT))
+        for package in ("edge_agent", "aggregator", "shared")
+        for path in (ROOT / package).rglob("*.py")
+        if "client.request(" in path.read_text()
+    ]
+    assert asking == ["shared/nats/jetstream_api.py"]
+
+
 @pytest.mark.parametrize("folder", ["packaging", "rpm"])
 def test_folder_does_not_hide_the_package_of_its_name(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()

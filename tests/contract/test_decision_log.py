@@ -16,8 +16,9 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.records import Emitter, Lane, WatermarkContext
 from edge_agent.core.senders import SenderChanges
 from edge_agent.inspection import decisions
-from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions, last_row_id
+from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions
 from edge_agent.store import chunks, decision_log
+from edge_agent.store.marker import last_row_id
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.read_only import store_reader
 from shared.identifiers import AdvisoryKind, BlockId, SourcePosition

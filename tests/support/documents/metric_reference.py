@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, Severity
 from edge_agent.observability.health import PartStatus
-from edge_agent.observability.metrics import COUNTED, LaneNumbers, Metric, Numbers, metrics_of
+from edge_agent.observability.metrics import COUNTED, Metric, Numbers, metrics_of
 from edge_agent.observability.status_board import AgentStatus, PairPhase, PairStatus
+from edge_agent.observability.status_report import LaneReport
 from edge_agent.runtime.process import Usage
 from tests.support.documents.settings_reference import NOTES
 
@@ -28,7 +29,7 @@ _NUMBERS = Numbers(
     parts={name: PartStatus("connected", "", 1) for name in ("source of nodes", "stream nodes", "upstream")},
     progress={"nodes": Progress(0, 1, 0, 1, {"heard": 1, "stale": 1}, "sample", 1)},
     counters={"nodes": {}},
-    lanes={"advisories": LaneNumbers(0, 0)},
+    lanes={"advisories": LaneReport(0, 0)},
     reconnects={},
     acknowledged=0,
     refused=0,

@@ -11,8 +11,9 @@ from edge_agent.core.observation import ProofCause, RejectReason
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import LINK_DOWN, SET_APART
 from edge_agent.observability.health import PartStatus
-from edge_agent.observability.metrics import COUNTED, LaneNumbers, Metric, Numbers, Sample, expose, metrics_of
+from edge_agent.observability.metrics import COUNTED, Metric, Numbers, Sample, expose, metrics_of
 from edge_agent.observability.status_board import AgentStatus, PairPhase, PairStatus
+from edge_agent.observability.status_report import LaneReport
 from edge_agent.runtime.process import Usage, usage
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, MINUTE, SECOND
@@ -34,7 +35,7 @@ NUMBERS = Numbers(
     },
     progress={"nodes": Progress(7, NOW, 0, NOW - MINUTE, {"heard": 5, "stale": 2}, "sample", 3 * MINUTE)},
     counters={"nodes": {"valid": {"registrations": 70}, "rejected": {"no_sender": 3}}, "events": {}},
-    lanes={"advisories": LaneNumbers(3, 900, NOW - 90 * SECOND), "registrations": LaneNumbers(0, 0)},
+    lanes={"advisories": LaneReport(3, 900, NOW - 90 * SECOND), "registrations": LaneReport(0, 0)},
     reconnects={"upstream": 4},
     acknowledged=11,
     refused=2,
