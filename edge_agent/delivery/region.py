@@ -35,7 +35,7 @@ _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.
 class JetStreamUpstream:
     """The region's servers on an open connection. ``ask_limit`` asks the server that it leads to for its limit."""
 
-    def __init__(self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]] | None = None) -> None:
+    def __init__(self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]]) -> None:
         self._client = client
         self._ask_limit = ask_limit
         self._asking = asyncio.Lock()
@@ -77,7 +77,7 @@ class JetStreamUpstream:
     async def ask_max_payload(self) -> int:
         """Give the same as the server says it now, or said less than ``ASK_EVERY`` seconds ago."""
         async with self._asking:
-            if self._ask_limit is not None and not self._has_asked:
+            if not self._has_asked:
                 try:
                     self._client.learn_max_payload(await self._ask_limit())
                 except (ConnectFailed, nats.errors.Error, OSError) as error:
@@ -130,7 +130,7 @@ class JetStreamUpstream:
             parts = self._frames(shipment)
         except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
-            if shipment.form is Form.SINGLE and self._ask_limit is not None and not self._has_asked:
+            if shipment.form is Form.SINGLE and not self._has_asked:
                 check = asyncio.create_task(self._send_or_not(shipment), name="ask for max_payload")
                 self._size_checks.add(check)
                 check.add_done_callback(self._size_checks.discard)

@@ -136,7 +136,7 @@ def _inboxes(settings: AgentSettings) -> str:
 
 
 async def check_servers(
-    subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind, needs: Iterable[Need] = ()
+    subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind, needs: Iterable[Need]
 ) -> list[Finding]:
     """Try every server of a connection by itself: the second is otherwise missed only when the first has gone.
 

@@ -12,7 +12,7 @@ from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.records import Lane, WatermarkContext
 from edge_agent.ingest.port import ClockBound, Journal, Orders
 from edge_agent.source.port import ConsumerPaused, ConsumerShared, SourceUnavailable
-from edge_agent.store.port import EVERYTHING, BatchStore
+from edge_agent.store.port import EVERYTHING, BatchStore, StoreUnwritable
 from shared.instants import SECOND
 
 
@@ -36,6 +36,13 @@ def phase_of(error: SourceUnavailable) -> IngestPhase:
     if isinstance(error, ConsumerShared):
         return IngestPhase.CONSUMER_SHARED
     return IngestPhase.CONSUMER_PAUSED if isinstance(error, ConsumerPaused) else IngestPhase.UNAVAILABLE
+
+
+def report_pause(
+    report: Callable[[IngestPhase, str], None], otherwise: IngestPhase, error: StoreUnwritable | None
+) -> None:
+    """Tell why the store keeps a batch waiting, and what a loop does ``otherwise`` when it keeps none any more."""
+    report(otherwise if error is None else IngestPhase(f"paused, {error.cause}"), "" if error is None else str(error))
 
 
 class BlockRules(msgspec.Struct, Generic[D], frozen=True):

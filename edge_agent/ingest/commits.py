@@ -46,17 +46,34 @@ class BatchLimit:
         return self._messages < MOST_MESSAGES and asyncio.get_running_loop().time() < self._until
 
 
-class CommitQueue:
-    """The commits of one block. ``pauses`` hears why a batch has to wait, and None when that is over.
+Pauses = Callable[[StoreUnwritable | None], None]
+"""Hears why a batch has to wait, and None when that is over."""
 
-    ``journal``, where there is one, is told of every batch before it is committed.
-    """
+
+async def commit_when_writable(store: BatchStore, batch: BatchCommit, pauses: Pauses) -> None:
+    """Commit a batch; what the store cannot take now is tried until it can."""
+    is_paused = False
+    while True:
+        try:
+            await store.commit(batch)
+        except StoreUnwritable as error:
+            is_paused = True
+            pauses(error)
+            await asyncio.sleep(RETRY_AFTER)
+        else:
+            break
+    if is_paused:
+        pauses(None)
+
+
+class CommitQueue:
+    """The commits of one block. ``journal``, where there is one, is told of every batch before it is committed."""
 
     def __init__(
         self,
         store: BatchStore,
         source: Source,
-        pauses: Callable[[StoreUnwritable | None], None],
+        pauses: Pauses,
         journal: Journal | None = None,
     ) -> None:
         self._store = store
@@ -109,19 +126,9 @@ class CommitQueue:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _commit(self, batch: BatchCommit) -> None:
-        is_paused = False
         if self._journal is not None:
             batch = await self._journal.record(batch)
-        while True:
-            try:
-                await self._store.commit(batch)
-                break
-            except StoreUnwritable as error:
-                is_paused = True
-                self._pauses(error)
-                await asyncio.sleep(RETRY_AFTER)
-        if is_paused:
-            self._pauses(None)
+        await commit_when_writable(self._store, batch, self._pauses)
         if self._journal is not None:
             self._journal.committed(batch)
         await self._source.acknowledge(batch.state.position.sequence)
@@ -142,7 +149,7 @@ class FastPathCommits(CommitQueue):
         self,
         store: BatchStore,
         source: Source,
-        pauses: Callable[[StoreUnwritable | None], None],
+        pauses: Pauses,
         block_id: BlockId,
         fast_path: BlockFastPath,
     ) -> None:

@@ -21,7 +21,7 @@ from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
 from edge_agent.delivery.fast_path import BlockFastPath
-from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, watermark_context
+from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, report_pause, watermark_context
 from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
 from edge_agent.ingest.port import Progress
 from edge_agent.ingest.thinning import Thinning
@@ -464,10 +464,7 @@ class Ingest(Generic[D]):
         await self._commits.finish()
 
     def _report_pause(self, error: StoreUnwritable | None) -> None:
-        if error is None:
-            self._report(IngestPhase.READING, "")
-        else:
-            self._report(IngestPhase(f"paused, {error.cause}"), str(error))
+        report_pause(self._report, IngestPhase.READING, error)
 
     async def _wait_for_room(self) -> None:
         if self._store.is_paused():

@@ -7,6 +7,7 @@ that it has read, raises OutOfStep: then only a copy of its store helps.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,14 +17,14 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Draft, Tracker
-from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, watermark_context
-from edge_agent.ingest.commits import RETRY_AFTER, ReopenBackoff
+from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, report_pause, watermark_context
+from edge_agent.ingest.commits import ReopenBackoff, commit_when_writable
 from edge_agent.ingest.port import Progress
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.log import Entry, EntryKind, LogRecord
 from edge_agent.runtime.pace import Stretch, loop_time
 from edge_agent.source.port import Source, SourceUnavailable
-from edge_agent.store.port import BatchCommit, StoreUnwritable
+from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import Incarnation
 from shared.instants import SECOND
@@ -191,16 +192,8 @@ class Follower:
         block = batch.block_id.block
         # Never paused for a full outbox: the leader's pause bounds both, and only who is in step can take over.
         self._deliveries.begin(block, logged.sequence)
-        while True:
-            try:
-                await self._store.commit(batch)
-            except StoreUnwritable as error:
-                self._report(IngestPhase(f"paused, {error.cause}"), str(error))
-                await asyncio.sleep(RETRY_AFTER)
-            else:
-                self._report(IngestPhase.FOLLOWING, "")
-                self._deliveries.committed(block, self._store.last_row_ids())
-                return
+        await commit_when_writable(self._store, batch, partial(report_pause, self._report, IngestPhase.FOLLOWING))
+        self._deliveries.committed(block, self._store.last_row_ids())
 
 
 def _with_mark(logged: LogRecord) -> BlockState:

@@ -58,7 +58,7 @@ class DiskSpace:
                 return
         raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
 
-    async def give_back(self, more_than: float = 0) -> None:
+    async def give_back(self, more_than: float) -> None:
         """Make the file shorter where much of it is free, and more than so many bytes; outside of any transaction."""
         if await self._free_pages() > max(FREE_PAGES_KEPT, more_than / PAGE_SIZE):
             # Not execute(): of a statement without columns it takes one step, and here a step is a page.
