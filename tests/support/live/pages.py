@@ -58,7 +58,7 @@ class Reader:
 
     def __init__(self, started: Browser, port: int, **options: Any) -> None:
         self.root = f"http://127.0.0.1:{port}"
-        self.context = started.new_context(timezone_id="Europe/Berlin", locale="en-GB", **options)
+        self.context = started.new_context(**{"timezone_id": "Europe/Berlin", "locale": "en-GB"} | options)
         self.context.set_default_timeout(DEADLINE)
         self.complaints: list[str] = []
 
