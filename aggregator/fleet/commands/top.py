@@ -102,14 +102,13 @@ def _instant(at: int) -> str:
 
 def incident_table(incidents: Sequence[Incident], width: int) -> str:
     """Lay incidents out, with as many of the first nodes' names as there is room for."""
-    places = {each.key: f"{each.region}.{each.summary}" if each.site else each.summary for each in incidents}
     room = width - _MARK - _INSTANT
-    longest = min(max(map(len, places.values())), room)
+    longest = min(max(len(each.summary) for each in incidents), room)
     over = Column[Incident]("seems over since", lambda each: _instant(each.clear_since_us or 0), spare=1)
     for_nodes = room - longest - (_INSTANT if any(map(over.cell, incidents)) else 0) - _GAP
     columns: list[Column[Incident]] = [
         Column("", lambda each: MARKS["stale" if each.cause is Cause.STALE else "unknown"]),
-        Column("incident", lambda each: cut(places[each.key], longest)),
+        Column("incident", lambda each: cut(each.summary, longest)),
         Column("since", lambda each: _instant(each.started_at_us)),
         over,
     ]

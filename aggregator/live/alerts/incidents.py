@@ -248,9 +248,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     def summary(self) -> str:
         """Say where and what it is in a few words, without its times.
 
-        ``dub1: 214 of 230 stale``
+        ``eu-west.dub1: 214 of 230 stale``
         """
-        place = self.site or self.region or "the hub"
+        place = ".".join(filter(None, (self.region, self.site))) or "the hub"
         count = self.node_count if self.clear_since_us is None else self.most_count
         if self.cause is Cause.ALONE:
             return f"{place}: only one agent of its pair is ready"

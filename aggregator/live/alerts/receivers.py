@@ -256,7 +256,7 @@ class Words(NamedTuple):
 def words(incident: Incident) -> Words:
     """Say what happened as the page does.
 
-    ``dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
+    ``eu-west.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
     """
     what = f"{incident.summary} since {format_instant(incident.started_at_us)}"
     if incident.cause is Cause.ALONE:

@@ -428,7 +428,7 @@ def test_an_incident_reads_as_a_sentence() -> None:
     at = parse_instant("2026-11-26T10:42:00Z")
     incident = an_incident(at, known_until_us=at + MINUTE)
     assert words(incident).title == (
-        "dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z"
+        "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z"
     )
     assert words(incident).nodes == "web1, <b>web2</b>\\u202e and 212 more"
     lost = msgspec.structs.replace(
@@ -436,14 +436,14 @@ def test_an_incident_reads_as_a_sentence() -> None:
     )
     assert words(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
     part = msgspec.structs.replace(lost, site="dub1", reason="agent_silent")
-    assert words(part).title == "dub1: unknown (agent silent, 2 of 3 senders) since 2026-11-26T10:42:00Z"
-    assert msgspec.structs.replace(part, node_count=3).summary == "dub1: unknown (agent silent)"
+    assert words(part).title == "eu.dub1: unknown (agent silent, 2 of 3 senders) since 2026-11-26T10:42:00Z"
+    assert msgspec.structs.replace(part, node_count=3).summary == "eu.dub1: unknown (agent silent)"
 
 
 def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_left() -> None:
     at = parse_instant("2026-11-26T10:42:00Z")
     clear = an_incident(at, known_until_us=at + 2 * MINUTE, node_count=0, clear_since_us=at + MINUTE)
-    began = "dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
+    began = "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
     assert words(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
     ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=Outcome.RECOVERED)
     assert words(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
@@ -512,12 +512,12 @@ async def test_an_alertmanager_holds_an_incident_until_it_ends(
         assert set(held) == {"MusterSendersStale", WATCHDOG}
         firing = held["MusterSendersStale"]
         assert firing["labels"]["incident"] == incident.incident_id
-        assert firing["annotations"]["summary"].startswith("dub1: 214 of 230 stale since ")
+        assert firing["annotations"]["summary"].startswith("eu.dub1: 214 of 230 stale since ")
         assert firing["generatorURL"] == f"{PAGE}/sites/eu/dub1"
         # The numbers move: it is the same alert.
         book.save([msgspec.structs.replace(incident, node_count=220)])
         await until(
-            lambda: _alerts_of(url)["MusterSendersStale"]["annotations"]["summary"].startswith("dub1: 220 of 230"),
+            lambda: _alerts_of(url)["MusterSendersStale"]["annotations"]["summary"].startswith("eu.dub1: 220 of 230"),
             "the numbers brought up to date",
         )
     # The hub is away: nothing resolves. A day from now it would.

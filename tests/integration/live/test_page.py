@@ -97,7 +97,7 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         expect(page.locator("h1")).to_have_text("12 stale of 60 senders.")
         expect(tile).to_contain_text("12 of 20 stale")
         expect(tile.locator("svg.shape.is-stale")).to_have_count(1)
-        expect(page.locator(".incident")).to_contain_text("dub1: 12 of 20 stale")
+        expect(page.locator(".incident")).to_contain_text("eu-west.dub1: 12 of 20 stale")
         expect(page.locator(".incident")).to_contain_text("web0, web1")
         expect(page.locator("#open")).to_have_text("1")
         expect(page).to_have_title("12 stale of 60 senders. · Muster")
@@ -112,7 +112,7 @@ def test_an_open_page_follows_what_happens(hub: Hub, started: Browser, tmp_path:
         recovered = [dub1.recovered(f"web{number}", now()) for number in range(12)]
         hub.publish([*recovered, dub1.watermark(at, now())])
         expect(page.locator("h1")).to_have_text("40 of 60 senders up, 20 in maintenance.")
-        expect(page.locator(".incident")).to_contain_text("dub1: 12 of 20 stale")
+        expect(page.locator(".incident")).to_contain_text("eu-west.dub1: 12 of 20 stale")
         expect(page.locator(".incident")).to_contain_text("unless it returns")
         ends_at = time.monotonic() + DEADLINE / 1_000
         while page.locator("#wrong").inner_text() != "No open incident":
@@ -157,8 +157,8 @@ def test_a_site_that_nobody_sees_is_unknown_with_its_reason_and_never_down(
         page = reader.open("/")
         expect(page.locator("h1")).to_have_text("6 unknown of 11 senders.")
         shown = page.locator(".incident h3")
-        expect(shown.filter(has_text="dub1")).to_have_text("dub1: unknown, agent catching up")
-        expect(shown.filter(has_text="ber1")).to_have_text("ber1: unknown, agent catching up, 1 of 6 senders")
+        expect(shown.filter(has_text="dub1")).to_have_text("eu-west.dub1: unknown, agent catching up")
+        expect(shown.filter(has_text="ber1")).to_have_text("eu-west.ber1: unknown, agent catching up, 1 of 6 senders")
         page.locator('[data-site="eu-west/dub1"]').click()
         expect(page.locator(".note.is-unknown")).to_contain_text("agent catching up")
         expect(page.locator(".rows tbody tr[aria-rowindex]").first).to_contain_text("was up")
@@ -270,7 +270,7 @@ def test_pages_of_one_browser_share_one_stream_of_events(hub: Hub, started: Brow
         pages[0].close()
         last = hub.publish([dub1.stale("web1", now() - 13 * MINUTE), dub1.watermark(at, now())])
         service.wait_through(last)
-        expect(pages[1].locator(".incident")).to_contain_text("dub1: 1 of 20 stale")
+        expect(pages[1].locator(".incident")).to_contain_text("eu-west.dub1: 1 of 20 stale")
         expect(pages[2].locator("h1")).to_contain_text("1 stale of 20 senders.")
         assert listeners(service) == b"1.0"
 

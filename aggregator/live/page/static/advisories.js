@@ -1,7 +1,7 @@
 // What agents said of senders, the latest first.
 
 import { get } from "./api.js";
-import { h, instant, link, named, senderAddress, shape, siteAddress } from "./dom.js";
+import { h, instant, link, named, senderAddress, shape, siteLink } from "./dom.js";
 
 const KINDS = { new: ["up", "is new"], stale: ["stale", "is stale"], recovered: ["up", "is back"], retired: ["retired", "is retired"] };
 const PAGE = 100;
@@ -15,7 +15,7 @@ export function sentence(advisory, { withSender = true } = {}) {
     "li",
     { class: `is-${state}` },
     shape(state),
-    h("span", {}, withSender ? [link(senderAddress(advisory), named(advisory.sender, 60)), " ", said] : h("b", {}, said), how, withSender ? [" at ", link(siteAddress(advisory.region, advisory.site), named(advisory.site, 40))] : "", h("span", { class: "soft" }, seen)),
+    h("span", {}, withSender ? [link(senderAddress(advisory), named(advisory.sender, 60)), " ", said] : h("b", {}, said), how, withSender ? [" at ", siteLink(advisory)] : "", h("span", { class: "soft" }, seen)),
     instant(advisory.at_us),
   );
 }

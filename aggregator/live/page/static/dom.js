@@ -60,5 +60,7 @@ export function instant(us, { both = true } = {}) {
 export const link = (address, ...children) => h("a", { href: address }, ...children);
 const part = encodeURIComponent;
 export const siteAddress = (region, site) => `/sites/${part(region)}/${part(site)}`;
+/** A site by its whole name: two regions may have one of the same. */
+export const siteLink = ({ region, site }) => link(siteAddress(region, site), named(`${region}.${site}`, 80));
 export const senderAddress = (row) =>
   `/sender?${new URLSearchParams({ region: row.region, site: row.site, block: row.block, sender: row.sender })}`;

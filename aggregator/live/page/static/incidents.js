@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { hubNow } from "./clock.js";
-import { h, instant, link, named, shape, siteAddress } from "./dom.js";
+import { h, instant, link, named, shape, siteAddress, siteLink } from "./dom.js";
 import { counted, duration, number, reason } from "./text.js";
 
 const MOST_NAMED = 12;
@@ -16,7 +16,7 @@ export const goesOn = (incident) => !incident.ended_at_us && !incident.within;
 
 /** Say what an incident is in a sentence, beside the shape of its cause. */
 export function incidentCard(incident, level = "h3") {
-  const place = incident.site ? link(siteAddress(incident.region, incident.site), named(incident.site, 60)) : incident.region ? h("span", {}, "region ", named(incident.region, 60)) : "The hub";
+  const place = incident.site ? siteLink(incident) : incident.region ? h("span", {}, "region ", named(incident.region, 60)) : "The hub";
   const stale = incident.cause === "stale";
   const over = Boolean(incident.ended_at_us);
   const count = incident.clear_since_us ? incident.most_count : incident.node_count;

@@ -3,7 +3,7 @@
 import { get, path } from "./api.js";
 import { hubNow } from "./clock.js";
 import { bar, figures, headline, siteWords, total } from "./fleet.js";
-import { h, instant, link, named, senderAddress, shape, siteAddress, stateMark } from "./dom.js";
+import { h, instant, link, named, senderAddress, shape, siteAddress, siteLink, stateMark } from "./dom.js";
 import { goesOn, incidentCard } from "./incidents.js";
 import { cancelButton, operateForm } from "./operate.js";
 import { longTable } from "./rows.js";
@@ -37,7 +37,7 @@ function choices(parameters, { changed, state = true, search = "search by name",
 const COLUMNS = {
   state: { title: "State", class: "state-cell", cell: (row) => stateMark(row.state) },
   sender: { title: "Sender", class: "name-cell", cell: (row) => link(senderAddress(row), named(row.sender)) },
-  place: { title: "Site", class: "site-cell", cell: (row) => link(siteAddress(row.region, row.site), named(row.site, 40)) },
+  place: { title: "Site", class: "site-cell", cell: siteLink },
   since: { title: "Since", class: "time-cell", cell: (row) => instant(row.since_us) },
   seen: { title: "Last heard", class: "time-cell spare", cell: (row) => (row.last_state === "up" ? "" : instant(row.last_seen_us)) },
   why: { title: "Why", class: "spare", cell: (row) => (row.reason ? `${reason(row.reason)}; was ${row.last_state}` : "") },
