@@ -19,9 +19,10 @@ class IncidentSettings(Settings, frozen=True):
     unknown_after: Annotated[
         Duration, Meta(description="how long a site, region or the hub is unknown before it begins")
     ] = Duration.of("1m")
-    close_after: Annotated[Duration, Meta(description="for how long its cause must be gone before it is over")] = (
-        Duration.of("3m")
-    )
+    close_after: Annotated[
+        Duration,
+        Meta(description="for how long its cause must be gone before it is over, or be larger before that is told"),
+    ] = Duration.of("3m")
     least_share: Annotated[
         float,
         Meta(

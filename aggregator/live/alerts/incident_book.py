@@ -27,11 +27,23 @@ CREATE TABLE IF NOT EXISTS incidents (
     incident_id TEXT PRIMARY KEY, started_at_us INTEGER NOT NULL, ended_at_us INTEGER, body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS incidents_by_start ON incidents (started_at_us DESC);
+-- ended: the stage of the news.
 CREATE TABLE IF NOT EXISTS notices (
     receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,
     PRIMARY KEY (receiver, incident_id, ended)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS receivers (receiver TEXT PRIMARY KEY) WITHOUT ROWID;
+"""
+_NEWS: Final = """
+SELECT body, stage FROM (
+    SELECT *, 0 AS stage FROM incidents
+    UNION ALL SELECT *, 1 FROM incidents WHERE ended_at_us IS NOT NULL
+    UNION ALL SELECT *, 1 + json_extract(CAST(body AS TEXT), '$.growth_count') FROM incidents WHERE ended_at_us IS NULL
+) LEFT JOIN (SELECT incident_id, 1 AS began FROM notices WHERE receiver = :receiver AND ended = 0) USING (incident_id)
+WHERE (incident_id, stage) NOT IN (SELECT incident_id, ended FROM notices WHERE receiver = :receiver)
+    AND (stage = 1 AND began OR coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '')
+    AND (stage = 0 OR stage = 1 AND ended_at_us IS NOT NULL OR stage > 1 AND began)
+ORDER BY started_at_us, stage LIMIT :limit
 """
 _KNOWN_MOVES: Final = 10 * SECOND
 MOST_ENDED: Final = 10_000
@@ -39,10 +51,23 @@ MOST_ENDED: Final = 10_000
 
 
 class News(NamedTuple):
-    """What a receiver has not acknowledged yet: that an incident began, or that it ended."""
+    """What a receiver has not acknowledged yet.
+
+    ``stage``: 0 that an incident began, 1 that it ended, 1 + n that it has grown for the nth time.
+    """
 
     incident: Incident
-    ended: bool
+    stage: int
+
+    @property
+    def event(self) -> str:
+        """Name what happened."""
+        return ("began", "ended", "grew")[min(self.stage, 2)]
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Tell it from other news."""
+        return self.incident.incident_id, self.stage
 
 
 class IncidentBook:
@@ -143,30 +168,24 @@ class IncidentBook:
     def news(self, receiver: str, limit: int = 100) -> list[News]:
         """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end.
 
-        What is part of a wider incident is not told of; of its end is who was told of its beginning.
+        What is part of a wider incident is not told of; of its end is who was told of its beginning. That it has grown
+        is told to those who were told of fewer, once however often it has.
         """
-        rows = self._database.execute(
-            "SELECT body, stage FROM incidents, (SELECT 0 AS stage UNION SELECT 1)"
-            " WHERE (stage = 0 OR ended_at_us IS NOT NULL) AND NOT EXISTS (SELECT 1 FROM notices WHERE receiver = ?1"
-            " AND notices.incident_id = incidents.incident_id AND ended = stage)"
-            " AND (coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '' OR stage = 1 AND EXISTS"
-            " (SELECT 1 FROM notices WHERE receiver = ?1 AND notices.incident_id = incidents.incident_id"
-            " AND ended = 0)) ORDER BY started_at_us, stage LIMIT ?2",
-            (receiver, limit),
-        )
-        return [News(_read(row), bool(row[1])) for row in rows]
+        rows = self._database.execute(_NEWS, {"receiver": receiver, "limit": limit})
+        return [News(_read(row), row[1]) for row in rows]
 
     def acknowledge(self, receiver: str, news: Iterable[News]) -> None:
         """Commit that ``receiver`` knows. An end that was taken back while it was told is none."""
-        rows = [
-            (receiver, int(each.ended), each.incident.incident_id, each.incident.ended_at_us if each.ended else None)
-            for each in news
-        ]
+        rows = []
+        for incident, stage in news:
+            # Who is told of a beginning is told of how large it is by then.
+            known = (0, 1 + incident.growth_count) if not stage and incident.growth_count else (stage,)
+            rows += [(receiver, each, incident.incident_id, incident.ended_at_us) for each in known]
         if rows:
             with self._database as database:
                 database.executemany(
                     "INSERT OR IGNORE INTO notices SELECT ?1, incident_id, ?2 FROM incidents"
-                    " WHERE incident_id = ?3 AND (?2 = 0 OR ended_at_us = ?4)",
+                    " WHERE incident_id = ?3 AND (?2 <> 1 OR ended_at_us = ?4)",
                     rows,
                 )
 

@@ -24,6 +24,8 @@ region loses a site with the last of its blocks.
 
 Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
 the others the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
+
+An open incident has grown when, for ``close_after``, it has been of twice as many as were told of last, or of all.
 """
 
 from collections import Counter, defaultdict
@@ -216,8 +218,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub; agents of a pair) have
     it now, ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES.
-    ``blocks`` names those they were stale in; incidents of older releases name none. ``reason`` is why an unknown place
-    is unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the id of the wider incident
+    ``blocks`` names those they were stale in; incidents of older releases name none. ``growth_count`` is how often it
+    has grown, ``told_count`` of how many it was then, or at its beginning (0: not kept by older releases), and
+    ``larger_since_us`` since when it has been large enough to have grown again. ``reason`` is why an unknown place is
+    unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the id of the wider incident
     that this one is part of as long as that goes on.
     """
 
@@ -238,6 +242,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome | None = None
     within: str = ""
     blocks: tuple[str, ...] = ()
+    growth_count: int = 0
+    told_count: int = 0
+    larger_since_us: int | None = None
 
     @property
     def key(self) -> Key:
@@ -275,6 +282,7 @@ class Observation(msgspec.Struct, frozen=True):
 
     ``since_us``: from when on the condition has held and time counts towards opening; None where it does not hold or
     may not open one. ``clear`` says that it certainly does not hold, ``watched_us`` since when somebody has watched.
+    ``planned_count`` of ``node_count`` are in maintenance.
     """
 
     key: Key
@@ -289,8 +297,14 @@ class Observation(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     blocks: tuple[str, ...] = ()
     reason: str = ""
+    planned_count: int = 0
     retired_count: int = 0
     gone: bool = False
+
+    @property
+    def unplanned_count(self) -> int:
+        """Give how many have it that are not in maintenance."""
+        return self.node_count - self.planned_count
 
 
 def judge(
@@ -348,6 +362,7 @@ def _opened(seen: Observation) -> Incident | None:
         nodes=seen.nodes,
         blocks=seen.blocks,
         retired_before=seen.retired_count,
+        told_count=seen.unplanned_count,
     )
 
 
@@ -366,6 +381,11 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     most_count = seen.node_count if seen.nodes or seen.key.cause is not Cause.STALE else 0
     # Most of those that were missing were given up, not heard again.
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
+    told_count = incident.told_count or incident.most_count
+    larger_since = None
+    if seen.since_us is not None and _is_larger(seen, told_count):
+        larger_since = max(now_us if incident.larger_since_us is None else incident.larger_since_us, seen.watched_us)
+    has_grown = larger_since is not None and now_us - larger_since >= close_after
     return msgspec.structs.replace(
         incident,
         reason=incident.reason if seen.clear else _cause(incident.reason, seen.reason),
@@ -376,10 +396,19 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
         most_count=max(incident.most_count, most_count),
         nodes=nodes,
         blocks=tuple(dict.fromkeys((*incident.blocks, *seen.blocks))),
+        growth_count=incident.growth_count + has_grown,
+        told_count=seen.unplanned_count if has_grown else told_count,
+        larger_since_us=None if has_grown else larger_since,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
         outcome=None if not ended else Outcome.RETIRED if is_given_up else Outcome.RECOVERED,
     )
+
+
+def _is_larger(seen: Observation, told_count: int) -> bool:
+    """Tell whether so many more have it than were told of that people want to know; what is planned opens nothing."""
+    enough = min(2 * told_count, seen.expected_count - seen.planned_count)
+    return seen.unplanned_count >= max(enough, told_count + 1)
 
 
 def _cause(reason: str, reason_now: str) -> str:
@@ -476,6 +505,7 @@ def _wider(
         expected_count=len(sites),
         nodes=tuple(site.site for site in lost[:MOST_NODES]),
         reason=_commonest(lost),
+        planned_count=sum(site.maintained for site in lost),
     )
 
 
@@ -525,6 +555,7 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
         expected_count=site.known_count,
         nodes=tuple(site.stale_senders(MOST_NODES)) if site.stale_count >= limit else (),
         blocks=site.stale_blocks if site.stale_count >= limit else (),
+        planned_count=site.planned_count,
         retired_count=site.retired_count,
     )
 

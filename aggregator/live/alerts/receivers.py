@@ -67,8 +67,8 @@ class Refused(Undelivered):
     """It says that what it was sent is wrong."""
 
 
-_Name: TypeAlias = tuple[str, bool]
-"""Of news: its incident's id, and whether it is of the end."""
+_Name: TypeAlias = tuple[str, int]
+"""Of news: its incident's id and its stage."""
 
 
 class Receiver(Protocol):
@@ -92,10 +92,10 @@ class _Failures:
 
     def due(self, news: Sequence[News], now: float) -> list[News]:
         """Give what is tried now: what never failed, and then the rest if it is time. All else is forgotten."""
-        for name in self.counts.keys() - set(map(_name_of, news)):
+        for name in self.counts.keys() - {each.name for each in news}:
             self.forget(name)
-        due = [each for each in news if now >= self.again_at or _name_of(each) not in self.counts]
-        return sorted(due, key=lambda each: self.counts[_name_of(each)])
+        due = [each for each in news if now >= self.again_at or each.name not in self.counts]
+        return sorted(due, key=lambda each: self.counts[each.name])
 
     def add(self, name: _Name, error: Undelivered, taken_count: int) -> bool:
         """Count one; tell whether to give up. ``taken_count`` is how many others were taken, ever."""
@@ -182,11 +182,11 @@ class Alerts:
         """Tell what is due; give whether the book has moved on."""
         has_moved, failed, in_a_row = False, dict[_Name, str](), 0
         for each in failures.due(self._book.news(receiver.name, _MOST_NEWS + len(failures.counts)), clock()):
-            name = _name_of(each)
-            if each.ended and (each.incident.incident_id, False) in failures.counts:
+            name, is_end = each.name, each.event == "ended"
+            if is_end and (each.incident.incident_id, 0) in failures.counts:
                 # Its beginning comes first.
                 continue
-            if each.ended and self._book.is_open(each.incident):
+            if is_end and self._book.is_open(each.incident):
                 # It was taken back while others were told.
                 has_moved = True
                 continue
@@ -278,7 +278,7 @@ def message(news: News, page: str) -> dict[str, Any]:
     title, _ = words(news.incident)
     return {
         "protocol": "muster:incident:1",
-        "event": "ended" if news.ended else "began",
+        "event": news.event,
         "text": title,
         "url": address(page, news.incident),
         **msgspec.to_builtins(news.incident),
@@ -350,10 +350,6 @@ class _Command:
 
     async def tell(self, news: News) -> None:
         await _run(self._command, msgspec.json.encode(message(news, self._page)) + b"\n")
-
-
-def _name_of(news: News) -> _Name:
-    return news.incident.incident_id, news.ended
 
 
 def _receiver(

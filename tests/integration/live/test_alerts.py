@@ -126,26 +126,38 @@ async def telling(book: IncidentBook, *settings: AlertSettings, well: bool = Tru
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_webhook_is_told_of_the_beginning_and_of_the_end_once_each(book: IncidentBook, inbox: Inbox) -> None:
+async def test_a_webhook_is_told_of_a_beginning_its_growth_and_its_end_once_each(
+    book: IncidentBook, inbox: Inbox
+) -> None:
     incident = an_incident()
     book.save([incident])
     async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
         await until(lambda: len(inbox.got) == 1, "told of the beginning")
         book.save([msgspec.structs.replace(incident, node_count=220)])
         alerts.wake()
-        book.save([ended(incident)])
+        grown = msgspec.structs.replace(incident, node_count=229, growth_count=1)
+        book.save([grown])
+        alerts.wake()
+        await until(lambda: [*alerts.delivered_count.values()] == [2], "told of its growth, and the book knows")
+    async with telling(book, WebhookSettings(url=inbox.url)) as alerts:
+        book.save([msgspec.structs.replace(grown, node_count=230, growth_count=3)])
+        await until(lambda: len(inbox.got) == 3, "told, after a restart, of what it has grown to alone")
+        book.save([ended(grown)])
         alerts.wake()
         await until(lambda: [*alerts.delivered_count.values()] == [2], "told of the end, and the book knows")
     async with telling(book, WebhookSettings(url=inbox.url)):
         other = an_incident(1_790_000_000_000_000)
         book.save([other])
-        await until(lambda: len(inbox.got) == 3, "told of the next one alone, after a restart")
+        await until(lambda: len(inbox.got) == 5, "told of the next one alone, after a restart")
     told = [json.loads(body) for body in inbox.got]
     assert [(each["incident_id"], each["event"]) for each in told] == [
         (incident.incident_id, "began"),
+        (incident.incident_id, "grew"),
+        (incident.incident_id, "grew"),
         (incident.incident_id, "ended"),
         (other.incident_id, "began"),
     ]
+    assert [(each["node_count"], each["growth_count"]) for each in told[:3]] == [(214, 0), (229, 1), (230, 3)]
     assert told[0]["protocol"] == "muster:incident:1"
     assert told[0]["url"] == f"{PAGE}/sites/eu/dub1"
 

@@ -212,11 +212,11 @@ def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_o
     assert fleet.incident(Cause.STALE) is not None
 
 
-def told(book: IncidentBook) -> list[tuple[str, bool]]:
-    """Take what a receiver is told: of which incident, and whether of its end."""
+def told(book: IncidentBook) -> list[tuple[str, str]]:
+    """Take what a receiver is told: of which incident, and what happened."""
     news = book.news("ops")
     book.acknowledge("ops", news)
-    return [(each.incident.incident_id, each.ended) for each in news]
+    return [(each.incident.incident_id, each.event) for each in news]
 
 
 @pytest.mark.parametrize("scope", [Scope("eu-west"), Scope("eu-west", "dub1")], ids=["region", "site"])
@@ -229,11 +229,11 @@ def test_what_is_opened_again_and_is_still_unknown_is_told_anew(fleet: Minutes, 
     ((first, _),) = told(fleet.book)
     fleet.order(9, 1, DeclareMaintenance(START + 9 * MINUTE, LATEST, "torn down"), scope)
     fleet.until(range(9, 15), *watched)
-    assert told(fleet.book) == [(first, True)]
+    assert told(fleet.book) == [(first, "ended")]
     fleet.order(15, 2, CancelMaintenance(1), scope)
     fleet.until(range(15, 20), *watched)
-    ((second, is_end),) = told(fleet.book)
-    assert (second != first, is_end) == (True, False)
+    ((second, event),) = told(fleet.book)
+    assert (second != first, event) == (True, "began")
     (incident,) = fleet.book.open.values()
     assert incident.started_at_us == START + 15 * MINUTE
 
@@ -247,14 +247,14 @@ def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_
     (incident,) = fleet.book.open.values()
     over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=Outcome.RETIRED)
     fleet.book.save([over])
-    assert told(fleet.book) == [(first, True)]
+    assert told(fleet.book) == [(first, "ended")]
     fleet.book.save([incident])
-    assert told(fleet.book) == [(first, False)]
+    assert told(fleet.book) == [(first, "began")]
     again = IncidentBook(tmp_path / "incidents.db", Rules())
     again.save([msgspec.structs.replace(incident, node_count=99)])
     assert told(again) == []
     again.save([over])
-    assert told(again) == [(first, True)]
+    assert told(again) == [(first, "ended")]
     again.close()
 
 
@@ -270,13 +270,13 @@ def test_who_was_told_of_an_end_that_was_taken_back_meanwhile_is_told_of_the_nex
     fleet.book.save(ends[:1])
     for end in ends[1:]:
         news = fleet.book.news("ops")
-        assert [each.ended for each in news] == [True]
+        assert [each.event for each in news] == ["ended"]
         # While that is told, the incident goes on after all, the second time to end anew.
         fleet.book.save([incident])
         if end is ends[-1]:
             fleet.book.save([end])
         fleet.book.acknowledge("ops", news)
-        expected = [(first, False), (first, True)] if end is ends[-1] else [(first, False)]
+        expected = [(first, "began"), (first, "ended")] if end is ends[-1] else [(first, "began")]
         assert told(fleet.book) == expected
         fleet.book.save([end])
     assert told(fleet.book) == []
@@ -291,3 +291,37 @@ def test_a_site_whose_blocks_are_late_one_by_one_is_a_matter_of_its_region_that_
         at = START + 6 * MINUTE + seconds * SECOND
         fleet.changed += fleet.book.look(fleet.view(at, eu_west=Source(error="no such stream")))
     assert {(each.cause, each.site, each.reason) for each in fleet.changed} == {(Cause.UNKNOWN, "", "region_behind")}
+
+
+def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_it_is_over(
+    fleet: Minutes, main: Block, tmp_path: Path
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS[:10]), watched=(main,))
+    fleet.until(range(2, 4), main)
+    (began,) = fleet.book.news("ops")
+    fleet.tell(4, *(main.stale(name, START + 3 * MINUTE) for name in SENDERS[10:30]), watched=(main,))
+    fleet.until(range(5, 8), main)
+    # It grew while that was on its way.
+    fleet.book.acknowledge("ops", [began])
+    (grew,) = fleet.book.news("ops")
+    assert (grew.event, grew.incident.incident_id) == ("grew", began.incident.incident_id)
+    assert (grew.incident.node_count, grew.incident.growth_count) == (30, 1)
+    fleet.book.acknowledge("ops", [grew])
+    fleet.book.close()
+    fleet.book = IncidentBook(tmp_path / "incidents.db", Rules())
+    # Who comes new is told how large it is by now.
+    fleet.book.introduce("late")
+    (first,) = fleet.book.news("late")
+    assert (first.event, first.incident.node_count) == ("began", 30)
+    fleet.book.acknowledge("late", [first])
+    assert fleet.book.news("late") == fleet.book.news("ops") == []
+    fleet.tell(8, *(main.stale(name, START + 7 * MINUTE) for name in SENDERS[30:]), watched=(main,))
+    fleet.until(range(9, 12), main)
+    assert [(each.event, each.incident.node_count) for each in fleet.book.news("ops")] == [("grew", 100)]
+    wider = msgspec.structs.replace(fleet.book.news("ops")[0].incident, within="2")
+    fleet.book.save([wider])
+    assert fleet.book.news("ops") == []
+    fleet.book.save([msgspec.structs.replace(wider, within="")])
+    fleet.tell(12, *(main.recovered(name, START + 12 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.until(range(13, 17), main)
+    assert told(fleet.book) == [(began.incident.incident_id, "ended")]

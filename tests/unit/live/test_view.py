@@ -373,13 +373,13 @@ def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_be
     wide = Incident(incident_id="2", site="", **common)  # type: ignore[arg-type]
     second = Incident(incident_id="3", site="ber1", within="2", **common)  # type: ignore[arg-type]
     book.save([msgspec.structs.replace(first, within="2"), wide, second])
-    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("2", False)]
+    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("2", "began")]
     book.acknowledge("ops", book.news("ops"))
     over = [msgspec.structs.replace(each, within="2", ended_at_us=START + 1) for each in (first, second)]
     book.save(over)
-    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("1", True)]
+    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("1", "ended")]
     book.save([msgspec.structs.replace(second, within="")])
-    assert [(each.incident.incident_id, each.ended) for each in book.news("ops")] == [("3", False), ("1", True)]
+    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("3", "began"), ("1", "ended")]
     book.close()
 
 
