@@ -1,4 +1,4 @@
-"""Show tables, progress, the pages of long answers, and errors. rich is loaded when it is used."""
+"""Show tables, progress, the pages of long answers, and errors; write files. rich is loaded when it is used."""
 
 import os
 import shlex
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -47,6 +48,24 @@ def clear_errors(*expected: type[Exception]) -> Iterator[None]:
         yield
     except expected as error:
         raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def whole_file(file: Path) -> Iterator[Path]:
+    """Give a path to write to: what is there at the end takes the place of ``file``, and is nowhere before that.
+
+    It is gone, too, where Ctrl-C or SIGTERM ends this. For the main thread of a command only.
+    """
+    unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield unfinished
+        unfinished.replace(file)
+    except OSError as error:
+        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

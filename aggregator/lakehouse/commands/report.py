@@ -1,6 +1,5 @@
 """The command ``report html``: write the availability page, without Java."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.terminal import clear_errors
+from aggregator.terminal import clear_errors, whole_file
 from shared.command_group import examples
 from shared.instants import InvalidInstant
 from shared.sizes import format_size
@@ -61,12 +60,6 @@ def report_html(config_path: Path, output: Path, by: str, last: str | None, **ch
         choice = Choice(grouping=parse_grouping(by), **chosen | ({"since": last} if last is not None else {}))
         with open_tables(Path(settings.path), settings.catalog) as tables, interruptible():
             page = render(read_figures(tables, choice, settings.registration_interval))
-    # A reader of the file never meets half a page.
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
+    with whole_file(output) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
-        unfinished.replace(output)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise click.ClickException(f"{output}: cannot be written: {error.strerror}") from error
     echo(f"{output}: {format_size(len(page.encode()))}", prose=True)

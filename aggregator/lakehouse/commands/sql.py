@@ -12,10 +12,10 @@ import click
 from aggregator import config
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.query.output import Row, at_most, csv_lines, json_lines, stacked_lines, table_lines
-from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible
+from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible, run_watched
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.terminal import page
+from aggregator.terminal import page, whole_file
 from shared.command_group import examples
 from shared.sizes import format_size
 from shared.terminal import echo
@@ -98,20 +98,17 @@ def sql(query: str | None, config_path: Path, max_rows: int | None, parquet_file
 
 def _write_file(open_anew: Callable[..., Tables], query: str, file: Path, timeout: float) -> None:
     """Write a file that is there whole, or not at all."""
-    unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with open_anew(output=unfinished) as tables, interruptible(), Watch(tables, timeout, unfinished):
+    with whole_file(file) as unfinished, open_anew(output=unfinished) as tables:
+
+        def write() -> int:
             statement = tables.read_only_statement(query)
             # Told before the query is run; and DuckDB would write beside a file that is there.
             unfinished.touch()
             unfinished.unlink()
-            count = tables.write_parquet(statement, unfinished)
-        unfinished.replace(file)
-        echo(f"{file}: {count:,} row{'' if count == 1 else 's'}, {format_size(file.stat().st_size)}", err=True)
-    except OSError as error:
-        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+            return tables.write_parquet(statement, unfinished)
+
+        count = run_watched(Watch(tables, timeout, unfinished), write)
+    echo(f"{file}: {count:,} row{'' if count == 1 else 's'}, {format_size(file.stat().st_size)}", err=True)
 
 
 class _Form(NamedTuple):

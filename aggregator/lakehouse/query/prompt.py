@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.query.watch import Watch
@@ -19,6 +20,7 @@ _POLL_SECONDS = 0.2
 _GREETING = """Ask in SQL, ending with a semicolon. SHOW TABLES; lists what there is, DESCRIBE outages; explains it.
 Ctrl-C ends a query, Ctrl-D (or exit) the prompt."""
 
+T = TypeVar("T")
 Opening = Callable[[], Tables]
 Answering = Callable[[Tables, str], None]
 
@@ -36,7 +38,9 @@ def ask_at_prompt(open_anew: Opening, answer: Answering, timeout: float) -> None
         if statement.strip(" \n;"):
             try:
                 with open_anew() as tables:
-                    _interruptibly(Watch(tables, timeout), partial(answer, tables, statement))
+                    run_watched(Watch(tables, timeout), partial(answer, tables, statement))
+            except KeyboardInterrupt:
+                echo("interrupted", err=True)
             except TablesUnreadable as error:
                 echo(f"Error: {error}", err=True)
 
@@ -63,16 +67,17 @@ def _read() -> str | None:
             lines = []
 
 
-def _interruptibly(watch: Watch, work: Callable[[], None]) -> None:
-    """Run ``work`` in a thread, so that Ctrl-C is heard; DuckDB is then told to stop."""
+def run_watched(watch: Watch, work: Callable[[], T]) -> T:
+    """Run ``work`` in a thread, so that Ctrl-C is heard; DuckDB is then told to stop. Raise KeyboardInterrupt."""
+    done: list[T] = []
     failed: list[BaseException] = []
     finished = threading.Event()
 
     def run() -> None:
         try:
             with watch:
-                work()
-        except (TablesUnreadable, KeyboardInterrupt) as error:
+                done.append(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised below
             failed.append(error)
         finally:
             finished.set()
@@ -89,9 +94,10 @@ def _interruptibly(watch: Watch, work: Callable[[], None]) -> None:
             watch.end("interrupted")
     thread.join()
     if is_interrupted:
-        echo("interrupted", err=True)
-    elif failed:
+        raise KeyboardInterrupt
+    if failed:
         raise failed[0]
+    return done[0]
 
 
 def _offer_names(names: tuple[str, ...]) -> None:

@@ -85,13 +85,16 @@ def rebuild(warehouse: Path) -> Rebuilt:
             raise nothing
         made = file.with_name(f"{file.name}.{os.getpid()}")
         made.unlink(missing_ok=True)
-        with closing(sqlite3.connect(made)) as catalog, catalog:
-            catalog.executescript(_SCHEMA)
-            catalog.executemany("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, ?, ?)", rows)
-            exists = (CATALOG, NAMESPACE, "exists", "true")
-            catalog.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", exists)
-        kept = _put_aside(file)
-        made.replace(file)
+        try:
+            with closing(sqlite3.connect(made)) as catalog, catalog:
+                catalog.executescript(_SCHEMA)
+                catalog.executemany("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, ?, ?)", rows)
+                exists = (CATALOG, NAMESPACE, "exists", "true")
+                catalog.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", exists)
+            kept = _put_aside(file)
+            made.replace(file)
+        finally:
+            made.unlink(missing_ok=True)
     return Rebuilt([row[2] for row in rows], unreadable, kept)
 
 

@@ -1,5 +1,6 @@
 """Every question ends: with its answer, however little of it is wanted, or with a line."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,11 +16,13 @@ from shared.instants import DAY, HOUR, MINUTE
 from tests.support.lakehouse.histories import lives, observed
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 from tests.support.lakehouse.small_rollup import STALE_AFTER, START, coverage_row, interval_row
+from tests.support.waiting import until
 
 SENDERS, ROWS_OF_A_FILE = 1500, 20
 NAMES = [table.name for table in (*TABLES, *VIEWS)]
 _SETTINGS = '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n'
 _COMMAND = "from aggregator.cli import cli; cli()"
+_MAIN = "from aggregator.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,20 @@ def test_a_file_is_there_whole_or_not_at_all_also_when_time_is_up(place: Path, t
         _, told = asked.communicate(timeout=120)
         assert (asked.returncode, told) == (1, "Error: no answer within 1 s (--timeout)\n")
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_file_is_not_there_either_where_somebody_ends_the_query(
+    place: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    written = tmp_path / "answer"
+    written.write_text("of yesterday")
+    with ask(place, "--parquet", str(written), "FROM range(10000000000000)", command=_MAIN) as asked:
+        asyncio.run(until(lambda: len(list(tmp_path.iterdir())) > 1, "the answer is being written", deadline=120))
+        asked.send_signal(number)
+        assert "".join(asked.communicate(timeout=120)).strip() == ""
+        assert asked.returncode == 130
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"answer": "of yesterday"}
 
 
 def test_a_file_is_not_there_either_where_the_query_does_not_hear_of_its_end(place: Path, tmp_path: Path) -> None:
