@@ -28,7 +28,7 @@ def similar_names(
         # Where a pattern has a NUL, it ends for SQLite.
         return []
     given = dict(values or {})
-    part = given | {"part": f"%{_escaped_for_like(asked)}%", "most": SUGGESTIONS}
+    part = given | {"part": f"%{escaped_for_like(asked)}%", "most": SUGGESTIONS}
     holding = [name for (name,) in database.execute(HOLDING.format(names=names), part)]
     if holding:
         return holding
@@ -62,5 +62,6 @@ def _common_length(one: str, other: str) -> int:
     return next((place for place, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
-def _escaped_for_like(text: str) -> str:
+def escaped_for_like(text: str) -> str:
+    """Write a text for a pattern of LIKE that means it alone; its ESCAPE is the backslash."""
     return "".join(f"\\{character}" if character in "%_\\" else character for character in text)

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from aggregator.config import AggregatorSettings
+from shared.redirects import NoRedirects
 from shared.system_errors import reason_of
 from shared.tables import visible
 
@@ -20,13 +21,6 @@ DEADLINE = 20.0
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - the name of a variable
 
 T = TypeVar("T")
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follow nobody elsewhere: the token would go along."""
-
-    def redirect_request(self, *_args: object) -> None:
-        return None
 
 
 class LiveClient:
@@ -42,7 +36,7 @@ class LiveClient:
         if live.tls_cert and url is None:
             context.load_verify_locations(Path(live.tls_cert))
         self._opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirects
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirects
         )
 
     def get(self, path: str, model: type[T], **query: object) -> T:

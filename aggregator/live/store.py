@@ -4,7 +4,6 @@ Each batch is one transaction: what a restart reads is the state after a whole n
 file of another archive, or of another version of the fold, is set aside, and the archive is read from its start.
 """
 
-import re
 import sqlite3
 import threading
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import RETIRED, UP, WIDTH
 from shared.instants import DAY
+from shared.similar_names import escaped_for_like
 
 VERSION = 4
 """Of what the tables hold, and of the rules by which it came to be."""
@@ -352,9 +352,8 @@ def _conditions(wanted: Wanted) -> tuple[str, list[str]]:
         # In the words of the index for these.
         conditions += " AND state <> 1 AND state <> 3"
     if wanted.search:
-        escaped = re.sub(r"([%_\\])", r"\\\1", wanted.search)
         conditions += " AND name LIKE ? ESCAPE '\\'"
-        values.append(f"%{escaped}%")
+        values.append(f"%{escaped_for_like(wanted.search)}%")
     # A list is one parameter: SQLite bounds their number, and maintenance may name more senders.
     if wanted.names is not None:
         conditions += " AND name IN (SELECT value FROM json_each(?))"

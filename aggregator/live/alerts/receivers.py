@@ -34,6 +34,7 @@ from aggregator.live.alerts.incident_book import IncidentBook, News
 from aggregator.live.alerts.incidents import Cause, Incident
 from shared.blake2 import blake2b
 from shared.instants import DAY, SECOND, format_instant
+from shared.redirects import NoRedirects
 from shared.system_errors import reason_of
 from shared.tables import visible
 
@@ -377,19 +378,12 @@ def _digest(*texts: str) -> str:
     return f" #{blake2b(msgspec.json.encode(texts), digest_size=4).hexdigest()}"
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Take a redirect for a refusal: following one would drop what was posted, and be answered with a success."""
-
-    def redirect_request(self, *_args: object) -> None:
-        return None
-
-
 class _Web:
     """Asks the web, each request in a thread that nothing else waits for."""
 
     def __init__(self, most: int) -> None:
         self._threads = ThreadPoolExecutor(max(1, most), "muster-alerts")
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(NoRedirects)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
