@@ -14,7 +14,7 @@ from aggregator.live.fold.view import Source
 from shared.instants import LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
 from tests.support.lakehouse.hub import Block, Message, said
-from tests.unit.live.test_view import START, Told
+from tests.unit.live.test_view import START, Told, in_conditions
 
 SENDERS = [f"web{number}" for number in range(100)]
 
@@ -325,3 +325,22 @@ def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_
     fleet.tell(12, *(main.recovered(name, START + 12 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(13, 17), main)
     assert told(fleet.book) == [(began.incident.incident_id, "ended")]
+
+
+def test_a_pair_of_which_one_is_alone_is_one_incident_however_many_blocks_say_so(fleet: Minutes) -> None:
+    blocks = [Block("eu-west", "dub1", name, agent="dub1-b") for name in ("main", "rack9", "inventory")]
+    fleet.tell(0, *(block.new("web1", START) for block in blocks), watched=tuple(blocks))
+    # Each says so a little later than the one before, and sooner that it is over.
+    for minute in range(1, 14):
+        at = START + minute * MINUTE
+        for number, block in enumerate(blocks):
+            names = ("pair_alone",) if 1 + number <= minute < 9 - number else ()
+            fleet.at(at + number, in_conditions(block.watermark(START, at), *names))
+        fleet.changed += fleet.book.look(fleet.view(at + len(blocks)))
+    news = fleet.book.news("ops")
+    assert [(each.event, each.incident.cause, each.incident.nodes) for each in news] == [
+        ("began", Cause.ALONE, ("dub1-b",)), ("ended", Cause.ALONE, ("dub1-b",))
+    ]  # fmt: skip
+    assert {(each.incident_id, each.started_at_us) for each in fleet.changed} == {
+        (news[0].incident.incident_id, START + MINUTE)
+    }
