@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 VALID_FOR = dt.timedelta(days=730)
@@ -50,10 +50,18 @@ def make_authority(name: str) -> Pem:
 
 
 def make_certificate(authority: Pem, name: str, hosts: Iterable[str]) -> Pem:
-    """Let an authority sign a certificate for a server that is found under ``hosts``, names or addresses."""
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
-    issuer_key = serialization.load_pem_private_key(authority.key, password=None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    """Let an authority sign a certificate for a server that is found under ``hosts``, names or addresses.
+
+    Raise ValueError where it cannot.
+    """
+    try:
+        issuer = x509.load_pem_x509_certificate(authority.certificate)
+        issuer_key = serialization.load_pem_private_key(authority.key, password=None)
+    except (TypeError, ValueError) as error:
+        raise ValueError("not a certificate and its key in PEM, without a password") from error
+    kinds = ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey
+    if not (isinstance(issuer_key, kinds) and issuer_key.public_key() == issuer.public_key()):
+        raise ValueError("the key is not that of the certificate, or neither RSA nor of an elliptic curve")
     key = ec.generate_private_key(ec.SECP256R1())
     uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
     certificate = (

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from aggregator.topology.desired.settings import RenderSettings
 from aggregator.topology.render import server_config as names
@@ -15,11 +16,15 @@ from aggregator.topology.render.keys import KeyKind, key_of, make_key
 from aggregator.topology.render.server_config import server_config
 from aggregator.topology.render.servers import Server
 
+if TYPE_CHECKING:
+    from aggregator.topology.render.certificates import Pem
+
 KEYS = "keys"
 _AUTHORITY_KEY = "ca-key.pem"
 _SECRET, _OPEN = 0o600, 0o644
 _ACCOUNT = re.compile(r"^  (\S+) \{$")
 _KEY = re.compile(r"^      # (\S+)$")
+_PUBLIC = re.compile("U[A-Z2-7]{55}")
 
 
 class SecretsMissing(Exception):
@@ -48,18 +53,21 @@ class RenderDirectory:
 
         authority_path, authority_key_path = self._keys / names.AUTHORITY, self._keys / _AUTHORITY_KEY
         if not authority_path.exists():
-            new = make_authority("muster")
-            self._write(authority_path, new.certificate, _OPEN)
-            self._write(authority_key_path, new.key, _SECRET)
-        elif not authority_key_path.exists():
-            return
-        authority = Pem(authority_path.read_bytes(), authority_key_path.read_bytes())
-        for server in servers:
-            place = self.root / server.name
-            if not (place / names.CERTIFICATE).exists():
+            self._write_pair(authority_path, authority_key_path, make_authority("muster"))
+        without = [each for each in servers if not (self.root / each.name / names.CERTIFICATE).exists()]
+        if without and not authority_key_path.exists():
+            raise SecretsMissing(
+                f"{authority_key_path}: not there, and without it no certificate of"
+                f" {', '.join(each.name for each in without)} can be made: put it there, or their certificates"
+            )
+        for server in without:
+            authority = Pem(authority_path.read_bytes(), authority_key_path.read_bytes())
+            try:
                 pem = make_certificate(authority, server.name, [server.address.host])
-                self._write(place / names.CERTIFICATE, pem.certificate, _OPEN)
-                self._write(place / names.PRIVATE_KEY, pem.key, _SECRET)
+            except ValueError as error:
+                raise SecretsMissing(f"{authority_path} and {authority_key_path.name}: {error}") from error
+            place = self.root / server.name
+            self._write_pair(place / names.CERTIFICATE, place / names.PRIVATE_KEY, pem)
 
     def write(self, servers: tuple[Server, ...], wanted: RenderSettings) -> list[str]:
         """Write each server's configuration; say what a running server needs to take it up.
@@ -67,20 +75,22 @@ class RenderDirectory:
         Raise SecretsMissing before anything is written.
         """
         self._check(servers, wanted)
+        files: list[tuple[Path, str | bytes, int]] = []
         reload_steps = []
         for server in servers:
             place = self.root / server.name
             if wanted.encrypt:
-                self._write(place / names.AUTHORITY, (self._keys / names.AUTHORITY).read_bytes(), _OPEN)
+                files.append((place / names.AUTHORITY, (self._keys / names.AUTHORITY).read_bytes(), _OPEN))
             if server.uplinks:
                 seed = f"{names.LEAF_VARIABLE}: {self._seed(server.uplink_key)}\n"
-                self._write(place / names.LEAF_SEED, seed, _SECRET)
-            files = PurePosixPath(wanted.files or place)
+                files.append((place / names.LEAF_SEED, seed, _SECRET))
             path = place / names.CONFIG
-            before = path.read_text(encoding="utf-8") if path.exists() else ""
-            text = server_config(server, wanted, files, self._public)
-            self._write(path, text, _OPEN)
+            before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            text = server_config(server, wanted, PurePosixPath(wanted.files or place), self._public)
+            files.append((path, text, _OPEN))
             reload_steps.append(_reload_step(server.name, before, text))
+        for each in files:
+            self._write(*each)
         return list(filter(None, reload_steps))
 
     def _check(self, servers: tuple[Server, ...], wanted: RenderSettings) -> None:
@@ -110,24 +120,40 @@ class RenderDirectory:
 
     def _public(self, name: str) -> str:
         open_half = self._keys / f"{name}.pub"
-        return open_half.read_text(encoding="utf-8").strip() if open_half.exists() else key_of(self._seed(name)).public
+        if not open_half.exists():
+            return key_of(self._seed(name)).public
+        key = open_half.read_text(encoding="utf-8", errors="replace").strip()
+        if not _PUBLIC.fullmatch(key):
+            raise SecretsMissing(f"{open_half}: not a user's public key, which is one line that starts with U")
+        return key
 
     def _seed(self, name: str) -> str:
         path = self._keys / f"{name}.nk"
-        seed = path.read_text(encoding="utf-8").strip()
+        seed = path.read_text(encoding="utf-8", errors="replace").strip()
         try:
             key_of(seed)
         except ValueError as error:
             raise SecretsMissing(f"{path}: {error}; a user's seed is one line that starts with SU") from error
         return seed
 
+    def _write_pair(self, certificate: Path, key: Path, pem: "Pem") -> None:
+        """Write the certificate last: one that is there is never made again, and would stay without its key."""
+        self._write(key, pem.key, _SECRET)
+        self._write(certificate, pem.certificate, _OPEN)
+
     def _write(self, path: Path, content: str | bytes, mode: int) -> None:
-        """Write a file whose mode is right from its first byte."""
+        """Write a file that is there whole or as it was, and whose mode is right from its first byte."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        made = path.with_name(f".{path.name}.new")
+        made.unlink(missing_ok=True)
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+            made.replace(path)
+        except BaseException:
+            made.unlink(missing_ok=True)
+            raise
         self.written.append(path)
 
 

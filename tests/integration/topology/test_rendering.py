@@ -1,11 +1,16 @@
 """What render writes holds for other topologies too, and what it lacks is said in one line."""
 
 import json
+import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
+from aggregator.topology.render import certificates
 from tests.support.nats.free_ports import free_ports
 from tests.support.topology.rendered import (
     Rendered,
@@ -183,3 +188,74 @@ def test_a_region_without_servers_is_named(tmp_path: Path) -> None:
     assert done.stderr == (
         'muster-aggregator: [[region]] eu says nothing of its servers: add servers = ["nats://its-name.example:4222"]\n'
     )
+
+
+SMALL = '[hub]\nservers = ["nats://a"]\n[[region]]\nname = "eu"\nservers = ["nats://b"]\n'
+
+
+def damaged_key(path: Path) -> None:
+    path.write_bytes(b"\xff\n")
+
+
+def another_authority(path: Path) -> None:
+    path.write_bytes(certificates.make_authority("another").key)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("eu-leaf.nk", damaged_key, "eu-leaf.nk: not the seed of a key"),
+        ("aggregator.pub", damaged_key, "aggregator.pub: not a user's public key, which is one line"),
+        ("ca.pem", damaged_key, "ca.pem and ca-key.pem: not a certificate and its key in PEM, without a password"),
+        ("ca-key.pem", damaged_key, "ca.pem and ca-key.pem: not a certificate and its key in PEM"),
+        ("ca-key.pem", another_authority, "ca.pem and ca-key.pem: the key is not that of the certificate"),
+        ("ca-key.pem", Path.unlink, "ca-key.pem: not there, and without it no certificate of hub can be made"),
+    ],
+)
+def test_a_secret_of_no_use_is_named_in_one_line_and_nothing_is_written(
+    tmp_path: Path, file: str, damage: Callable[[Path], None], message: str
+) -> None:
+    (tmp_path / "topology.toml").write_text(SMALL)
+    assert muster(tmp_path, "render", "--make-keys", "--make-certificates").returncode == 0
+    for name in ("nats-server.conf", "ca.pem", *(["server.pem"] if "ca" in file else [])):
+        (tmp_path / "nats" / "hub" / name).unlink()
+    damage(tmp_path / "nats" / "keys" / file)
+    done = muster(tmp_path, "render", "--make-certificates")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
+    assert message in done.stderr
+    left = {path.name for path in (tmp_path / "nats" / "hub").iterdir()}
+    assert left <= {"server.pem", "server-key.pem"}
+
+
+def test_a_certificate_whose_key_could_not_be_written_is_made_the_next_time(tmp_path: Path) -> None:
+    (tmp_path / "topology.toml").write_text(SMALL)
+    key = tmp_path / "nats" / "hub" / "server-key.pem"
+    (key / "in the way").mkdir(parents=True)
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert [each.name for each in key.parent.iterdir()] == [key.name]
+    (key / "in the way").rmdir()
+    key.rmdir()
+    assert muster(tmp_path, "render", "--make-certificates").returncode == 0
+    pem = key.with_name("server.pem").read_bytes()
+    own = serialization.load_pem_private_key(key.read_bytes(), None)
+    assert x509.load_pem_x509_certificate(pem).public_key() == own.public_key()
+    assert {each.name for each in key.parent.iterdir()} == {
+        "ca.pem",
+        "nats-server.conf",
+        "server-key.pem",
+        "server.pem",
+    }
+
+
+def test_an_authority_of_ones_own_may_have_an_rsa_key(tmp_path: Path) -> None:
+    (tmp_path / "topology.toml").write_text(SMALL)
+    keys = tmp_path / "nats" / "keys"
+    keys.mkdir(parents=True)
+    request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=own", "-days", "2"]
+    subprocess.run(["openssl", *request, "-keyout", keys / "ca-key.pem", "-out", keys / "ca.pem"], check=True)
+    done = muster(tmp_path, "render", "--make-keys", "--make-certificates")
+    assert done.returncode == 0, done.stderr
+    assert_accepted(tmp_path / "nats" / "hub" / "nats-server.conf")
+    served = tmp_path / "nats" / "hub" / "server.pem"
+    subprocess.run(["openssl", "verify", "-CAfile", keys / "ca.pem", served], check=True)
