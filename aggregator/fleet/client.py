@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import click
 import msgspec
@@ -30,8 +30,11 @@ class LiveClient:
         live = settings.live
         address = f"[{live.address}]" if ":" in live.address else live.address
         self.url = (url or f"{'https' if live.tls_cert else 'http'}://{address}:{live.port}").rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
+        if not _is_of_a_service(self.url):
             raise click.ClickException(f"{url} is not the address of a service: write http://... or https://...")
+        self._token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not (self._token.isascii() and self._token.isprintable()):
+            raise click.ClickException(f"{TOKEN_VARIABLE} holds no token, which is one line of ASCII")
         context = ssl.create_default_context()
         if live.tls_cert and url is None:
             context.load_verify_locations(Path(live.tls_cert))
@@ -42,15 +45,14 @@ class LiveClient:
     def get(self, path: str, model: type[T], **query: object) -> T:
         """Ask the API; raise click.ClickException, one clear line."""
         asked = f"{self.url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
-        token = os.environ.get(TOKEN_VARIABLE, "")
         request = urllib.request.Request(  # noqa: S310 - http and https alone, see above
-            asked, headers={"Authorization": f"Bearer {token}"} if token else {}
+            asked, headers={"Authorization": f"Bearer {self._token}"} if self._token else {}
         )
         try:
             with self._opener.open(request, timeout=DEADLINE) as answer:
                 return msgspec.json.decode(answer.read(), type=model)
         except urllib.error.HTTPError as error:
-            raise click.ClickException(f"{self.url}: {_error_text(error, has_token=bool(token))}") from error
+            raise click.ClickException(f"{self.url}: {_error_text(error, has_token=bool(self._token))}") from error
         except (OSError, http.client.HTTPException) as error:
             cause = getattr(error, "reason", error)
             reason = reason_of(cause) if isinstance(cause, OSError) else cause
@@ -59,6 +61,14 @@ class LiveClient:
             ) from error
         except msgspec.MsgspecError as error:
             raise click.ClickException(f"{self.url} answers otherwise than this version expects: {error}") from error
+
+
+def _is_of_a_service(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _error_text(error: urllib.error.HTTPError, *, has_token: bool) -> str:

@@ -48,17 +48,26 @@ def serve(config_path: Path) -> None:
             runner.run(_serve(settings))
     except (sqlite3.DatabaseError, ExceptionGroup) as error:
         # A task that failed comes as one of a group.
-        if not BaseExceptionGroup("", [error]).subgroup(sqlite3.DatabaseError):
+        found = _first(BaseExceptionGroup("", [error]).subgroup(sqlite3.DatabaseError))
+        if found is None:
             raise
-        damaged = set_aside_damaged((settings.live_path, settings.incidents_path))
-        if not damaged:
-            raise
-        names = " and ".join(map(str, damaged))
-        raise click.ClickException(f"damaged, and set aside as {names}: made anew at the next start") from error
+        files = settings.live_path, settings.incidents_path
+        if damaged := set_aside_damaged(files):
+            names = " and ".join(map(str, damaged))
+            raise click.ClickException(f"damaged, and set aside as {names}: made anew at the next start") from error
+        if isinstance(found, sqlite3.OperationalError):
+            raise click.ClickException(f"{' or '.join(map(str, files))}: {found}") from error
+        raise
     except (TokensUnreadable, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.ClickException(f"{settings.live.listen}: {reason_of(error)}") from error
+        reason = reason_of(error)
+        raise click.ClickException(reason if error.filename else f"{settings.live.listen}: {reason}") from error
+
+
+def _first(error: BaseException | None) -> BaseException | None:
+    """Give the first that is in a group of groups."""
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def _serve(settings: AggregatorSettings) -> None:
@@ -112,19 +121,23 @@ def _server(settings: AggregatorSettings, app: "ASGIApp") -> "uvicorn.Server":
             """Leave signals to the command: uvicorn would send itself another one at its end."""
             yield
 
-    return Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            lifespan="off",
-            ws="none",
-            ssl_certfile=settings.live.tls_cert or None,
-            ssl_keyfile=settings.live.tls_key or None,
-            timeout_graceful_shutdown=GRACE,
-            http=bounded(settings.live.drop_listener_after / SECOND),
-        )
+    live = settings.live
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+        ws="none",
+        ssl_certfile=live.tls_cert or None,
+        ssl_keyfile=live.tls_key or None,
+        timeout_graceful_shutdown=GRACE,
+        http=bounded(live.drop_listener_after / SECOND),
     )
+    try:
+        config.load()
+    except OSError as error:
+        raise click.ClickException(f"tls_cert {live.tls_cert}, tls_key {live.tls_key}: {reason_of(error)}") from error
+    return Server(config)

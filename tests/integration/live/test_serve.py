@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -57,6 +59,37 @@ PATHS = ("sites", "senders", "advisories", "senders/eu-west/dub1/nodes/web1")
 
 def now() -> int:
     return time.time_ns() // 1_000
+
+
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [
+        (
+            'tls_cert = "none.pem"\ntls_key = "bad.pem"',
+            "tls_cert {}/none.pem, tls_key {}/bad.pem: no such file or directory",
+        ),
+        ('tls_cert = "bad.pem"\ntls_key = "bad.pem"', "tls_cert {}/bad.pem, tls_key {}/bad.pem: [SSL"),
+        ('path = "bad.pem/live.db"', "{}/bad.pem: file exists"),
+        ('path = "state/live.db"', "{}/state/live.db or {}/state/incidents.db: unable to open database file"),
+    ],
+)
+def test_a_file_of_no_use_is_named_in_one_line(tmp_path: Path, live: str, said: str) -> None:
+    (tmp_path / "bad.pem").touch()
+    (tmp_path / "state" / "incidents.db").mkdir(parents=True)
+    config = tmp_path / "aggregator.toml"
+    config.write_text(
+        f'[hub]\nservers = ["127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n[live]\nlisten = "127.0.0.1:0"\n{live}'
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "from aggregator.cli import main; main()", "serve", "--config", config],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"muster-aggregator: {said.replace('{}', str(tmp_path))}")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_fleet_sites_senders_and_story_are_what_the_archive_says(hub: Hub, service: LiveService) -> None:

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from shared.instants import MINUTE, SECOND, format_instant
 from tests.integration.live.test_facts import sample
 from tests.support.lakehouse.hub import Block, Hub
@@ -44,6 +46,28 @@ async def test_a_redirect_gets_the_token_nowhere_else(tmp_path: Path) -> None:
     assert answer.stderr.endswith(f": not the service itself: it redirects to {other}/\n")
     assert len(asked) == 1
     assert b"Authorization: Bearer secret" in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "said"),
+    [
+        ("http://[::1", "", "http://[::1 is not the address of a service: write http://... or https://..."),
+        (
+            "http://127.0.0.1:port",
+            "",
+            "http://127.0.0.1:port is not the address of a service: write http://... or https://...",
+        ),
+        ("http://127.0.0.1:1", "two\nlines", "MUSTER_TOKEN holds no token, which is one line of ASCII"),
+        ("http://127.0.0.1:1", "\u65e5\u672c", "MUSTER_TOKEN holds no token, which is one line of ASCII"),
+    ],
+)
+async def test_an_address_or_a_token_of_no_use_is_said_in_one_line(
+    tmp_path: Path, url: str, token: str, said: str
+) -> None:
+    config = tmp_path / "aggregator.toml"
+    config.write_text('[hub]\nservers = ["127.0.0.1:4222"]\n[lakehouse]\npath = "tables"\n')
+    answer = await muster("top", "--config", str(config), "--url", url, environment={"MUSTER_TOKEN": token})
+    assert (answer.returncode, answer.stdout, answer.stderr) == (1, "", f"muster-aggregator: {said}\n")
 
 
 async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path) -> None:
