@@ -22,7 +22,7 @@ from aggregator.live.fold.senders import RETIRED, UP, WIDTH
 from shared.instants import DAY
 from shared.similar_names import escaped_for_like
 
-VERSION = 4
+VERSION = 5
 """Of what the tables hold, and of the rules by which it came to be."""
 
 _SCHEMA = """

@@ -9,6 +9,7 @@ to come) are read anew from their first advisory on.
 from collections import defaultdict
 from collections.abc import Collection
 from enum import StrEnum
+from functools import reduce
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -19,6 +20,7 @@ from aggregator.lakehouse.derive.coverage import contests, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import in_site_order
 from aggregator.lakehouse.derive.intervals.episodes import (
     AHEAD,
+    BLOCK,
     SENDER,
     UNKNOWN,
     last_words,
@@ -28,6 +30,7 @@ from aggregator.lakehouse.derive.intervals.episodes import (
     with_whole_days,
     words,
 )
+from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from aggregator.lakehouse.warehouse.layout import Days, selected, whole_files
 from shared.identifiers import AdvisoryKind
@@ -95,6 +98,16 @@ def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> Da
             None if continuations.where(f.size("lost_at") > 0).isEmpty() else watermark_coverage.rebuilds(continuations)
         )
     return contests.store_changes(continuations, found)
+
+
+def blocks_of_changed(before: DataFrame | None, after: DataFrame | None) -> DataFrame | None:
+    """Give (region, site, block) of what differs between two of ``lost_stores``; None where nothing does."""
+    sides = [side.withColumn("step", f.lit(step)) for side, step in ((before, -1), (after, 1)) if side is not None]
+    if not sides:
+        return None
+    changed = reduce(DataFrame.unionAll, sides).groupBy(*BLOCK, "rebuilt_at").agg(f.sum("step").alias("step"))
+    blocks = computed_once(changed.where("step != 0").select(*BLOCK).distinct())
+    return None if blocks.isEmpty() else blocks
 
 
 def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:

@@ -55,7 +55,6 @@ class Survey(NamedTuple):
     born_from: int
     to_recompute: int
     disordered_blocks: int
-    lost_stores: int
 
 
 def said_beside(continuations: DataFrame, found: Collection[Contest]) -> DataFrame:
@@ -115,9 +114,6 @@ class IncrementalUpdate:
         self._disordered = watermark_coverage.out_of_order(
             self._new.watermarks, self._ahead, self._new.advisories, before.continuations
         )
-        told = self._new.watermarks.where("rebuilt_at IS NOT NULL").select(*BLOCK, "rebuilt_at").distinct()
-        known = watermark_coverage.rebuilds(before.continuations)
-        self._lost_stores = told.join(known, [*BLOCK, "rebuilt_at"], "left_anti").select(*BLOCK).distinct()
         self._survey = self._look()
         self._contested = contests.found_in(before.continuations)
         self._go_on_in_order()
@@ -166,7 +162,8 @@ class IncrementalUpdate:
     def interval_rows(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
         rebuilds = changed_senders.lost_stores(continuations, found)
-        to_recompute = self._to_recompute(found)
+        rebuilds_before = changed_senders.lost_stores(self._before.continuations, self._contested)
+        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(rebuilds_before, rebuilds))
         if to_recompute is None:
             return changed_senders.continued(
                 self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through
@@ -182,15 +179,13 @@ class IncrementalUpdate:
 
     def _look(self) -> Survey:
         no_instant = f.lit(None).cast("bigint")
-        looked_at = (
-            self._touched.select("turn", f.unix_micros("first.occurred_at").alias("first_at"))
-            .unionAll(self._disordered.select(f.lit("disordered"), no_instant))
-            .unionAll(self._lost_stores.select(f.lit("lost"), no_instant))
+        looked_at = self._touched.select("turn", f.unix_micros("first.occurred_at").alias("first_at")).unionAll(
+            self._disordered.select(f.lit("disordered"), no_instant)
         )
         rows = looked_at.groupBy("turn").agg(f.count(f.lit(1)), f.min("first_at")).collect()
         found = {what: (count, first_at) for what, count, first_at in rows}
         born, born_from = found.get(Turn.BORN, (0, 0))
-        counts = (found.get(what, (0, 0))[0] for what in (Turn.RECOMPUTE, "disordered", "lost"))
+        counts = (found.get(what, (0, 0))[0] for what in (Turn.RECOMPUTE, "disordered"))
         return Survey(born, born_from, *counts)
 
     def _go_on_in_order(self) -> None:
@@ -207,8 +202,8 @@ class IncrementalUpdate:
         self._pages = watermark_coverage.ledger(records.advisories)
         self._doubts = watermark_coverage.doubts(records.watermarks, records.advisories, self._pages, before)
 
-    def _to_recompute(self, contested: Collection[Contest]) -> DataFrame | None:
-        """Give the senders to be read anew, None where there are none."""
+    def _to_recompute(self, contested: Collection[Contest], lost_stores: DataFrame | None) -> DataFrame | None:
+        """Give the senders to be read anew, None where there are none; those of ``lost_stores``' blocks are."""
         found = []
         if contested:
             found.append(contests.unheard(self._new.advisories, contested).select(*SENDER))
@@ -228,8 +223,8 @@ class IncrementalUpdate:
             )
             both = (after, changed_senders.unheard_beyond(born, reaching))
             found.extend(others for others in both if others.limit(1).count())
-        if self._survey.lost_stores:
-            of_blocks = self._all.advisories.join(self._lost_stores, [*BLOCK], "left_semi")
+        if lost_stores is not None:
+            of_blocks = self._all.advisories.join(f.broadcast(lost_stores), [*BLOCK], "left_semi")
             found.append(of_blocks.select(*SENDER))
         if not found:
             return None

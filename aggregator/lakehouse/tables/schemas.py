@@ -385,6 +385,7 @@ CONTINUATIONS = Table(
         Column("first_observed_through", "TIMESTAMP", "the first watermark"),
         Column("first_archived_at", "TIMESTAMP", "when the hub's archive stored the first of its watermarks to come"),
         Column("last_archived_at", "TIMESTAMP", "when it stored the last of them"),
+        Column("first_told_at", "TIMESTAMP", "when it stored the first of its advisories and watermarks"),
         Column("doubled_ordinal", "BIGINT", "the first ordinal that two advisories have; null: none"),
         Column(
             "put_back_from",

@@ -49,14 +49,17 @@ class Life(msgspec.Struct, gc=False):
 
     ``held`` are the runs [first, last] of ordinals that have arrived; ``waiting`` are the marks that do not vouch yet,
     in time; ``last`` is the last mark of all. ``put_back_from`` (0: none) is when its count fell, or when it counted
-    ``doubled``, an ordinal that two advisories have.
+    ``doubled``, an ordinal that two advisories have. ``begun_at`` is the hub's time of the first that it told,
+    ``claimed_through`` what its marks claimed, as the site said it.
     """
 
     incarnation: str
+    begun_at: int
     held: list[list[int]] = []
     store: int = 0
     since: int = 0
     first_through: int = 0
+    claimed_through: int = 0
     first_archived_at: int = 0
     last_archived_at: int = 0
     last: Mark | None = None
@@ -235,13 +238,13 @@ class Block(msgspec.Struct, gc=False):
         """Name it."""
         return BlockId(self.region, self.site, self.block)
 
-    def life(self, incarnation: str) -> Life:
-        """Give what is known of one of its incarnations."""
+    def life(self, incarnation: str, archived_at: int) -> Life:
+        """Give what is known of one of its incarnations, which tells something at ``archived_at``."""
         found = self.lives.get(incarnation)
         if found is None:
             if len(self.lives) >= MOST_LIVES:
                 del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
-            found = self.lives[incarnation] = Life(incarnation)
+            found = self.lives[incarnation] = Life(incarnation, archived_at)
         return found
 
     def _rank_of_life(self, life: Life) -> tuple[bool, int]:

@@ -184,7 +184,7 @@ class Fleet:
         self.versions[number] += 1
         is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
-            life = block.lives.get(incarnation) or block.life(incarnation)
+            life = block.lives.get(incarnation) or block.life(incarnation, archived_at)
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
@@ -205,7 +205,7 @@ class Fleet:
             is_again and life is not None
             # Otherwise there is nothing that it could still change.
             and (is_ahead or not life.is_doubled(said.ordinal or 0))
-            and self._was_told(sender, said, (block, life), changes) and is_ahead
+            and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead)
         ):  # fmt: skip
             return
         at = claimed if claimed < archived_at else archived_at
@@ -266,7 +266,9 @@ class Fleet:
         if newest is not None:
             block.put_back = block.was_put_back(newest.store)
 
-    def _was_told(self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes) -> bool:
+    def _was_told(
+        self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes, *, is_ahead: bool
+    ) -> bool:
         """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
         earliest, at = None, said.at_us
         for entry in islice(self._story(sender, changes), _LOOKED_BACK):
@@ -274,10 +276,10 @@ class Fleet:
                 return True
             earliest = entry
         is_cut = earliest is not None and (earliest.previous > 0 or self._may_be_forgotten(of[0], at))
-        if is_cut and earliest is not None and at < earliest.archived_at:
+        if is_cut and earliest is not None and at - SKEW < earliest.archived_at:
             # It may be one of those that are kept or looked at no more, or of a life that was forgotten: who sends all
-            # again accuses nobody.
-            return True
+            # again accuses nobody. What is ahead would come last once more.
+            return is_ahead
         self._take_back(*of, said.ordinal or 0)
         return False
 
@@ -397,13 +399,10 @@ class Fleet:
     def _watermark(self, said: Watermark, archived_at: int, changes: Changes) -> None:
         number = self._block(said.region, said.site, said.block)
         block = self.blocks[number]
-        through = min(said.observed_through_us, archived_at)
-        earliest = through - LOOK_BACK
-        created = self._created_at(said.incarnation)
-        if created <= said.observed_through_us:
-            earliest = max(earliest, created)
-        since = min(max(said.observed_since_us, earliest), through)
-        life = block.life(said.incarnation)
+        life = block.life(said.incarnation, archived_at)
+        since, through = self._believed_span(said, life, archived_at)
+        # A run of an agent sends what it claims in its order.
+        is_again = block.boot_id == said.boot_id[:_LONGEST_TEXT] and said.observed_through_us <= life.claimed_through
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
         block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
         # One that is sent again, late, says nothing of now; one that repeats the last does.
@@ -427,16 +426,15 @@ class Fleet:
         if condition and life.last is not None and through <= life.last.through:
             # It is no word about the stream: the tables, too, know the first of its kind alone.
             return
-        life.store = max(said.rebuilt_at_us, 0)
+        store_before, life.store = life.store, max(said.rebuilt_at_us, 0)
         life.since = min(life.since or since, since)
+        life.claimed_through = max(life.claimed_through, said.observed_through_us)
         life.first_archived_at = life.first_archived_at or archived_at
-        life.last_archived_at = archived_at
+        life.last_archived_at = life.last_archived_at if is_again else archived_at
         life.add(Mark(since, through, said.advisory_ordinal))
         block.claimed_through = said.observed_through_us
         block.stale_after, block.blind_after = said.stale_after, said.blind_after
         block.ordinal = said.advisory_ordinal
-        if said.rebuilt_at_us > block.lost_at:
-            self._lose_store(number, said.rebuilt_at_us, changes)
         is_late = through <= block.known_until and len(block.lives) > 1
         if is_late:
             reopen([each for each in block.lives.values() if each.store == life.store], through)
@@ -444,8 +442,22 @@ class Fleet:
         block.put_back = block.was_put_back(life.store)
         if is_late:
             self._know_less(block, through)
-        if len(block.lives) > 1:
-            self._contest(number, changes)
+        found = _contests(block) if len(block.lives) > 1 else []
+        if life.store not in (0, store_before):
+            self._lose_store(number, _lost_at(block, found), changes)
+        if found or block.silent:
+            self._contest(number, found, changes)
+
+    def _believed_span(self, said: Watermark, life: Life, archived_at: int) -> tuple[int, int]:
+        through = min(said.observed_through_us, archived_at)
+        if life.last is not None and said.observed_through_us <= life.claimed_through:
+            # Of a clock ahead, what claims no more than another did vouches for no more, however late it comes.
+            through = min(through, life.last.through)
+        earliest = through - LOOK_BACK
+        created = self._created_at(said.incarnation)
+        if created <= said.observed_through_us:
+            earliest = max(earliest, created)
+        return min(max(said.observed_since_us, earliest), through), through
 
     def _know_less(self, block: Block, since: int) -> None:
         """Call contested what vouched until another life's late mark showed that advisories lack of it."""
@@ -454,21 +466,9 @@ class Fleet:
             block.contested_from, block.contested_until = since, block.known_until
             block.known_until, block.known_since = known, min(block.known_since, known)
 
-    def _contest(self, number: int, changes: Changes) -> None:
-        """Find where two agents spoke for a block at once; where another one is believed than before, retell it."""
+    def _contest(self, number: int, found: list[contests.Contest], changes: Changes) -> None:
+        """Note where two agents spoke for a block at once; where another one is believed than before, retell it."""
         block = self.blocks[number]
-        key = block.region, block.site, block.block
-        lives = [
-            contests.Life(
-                key, life.incarnation, life.since, life.first_through, life.last.through, life.first_archived_at,
-                life.last_archived_at,
-            )
-            for life in block.lives.values()
-            if life.last is not None
-        ]  # fmt: skip
-        found = contests.contests(lives)
-        if not found and not block.silent:
-            return
         # A contest is over without a trace where another incarnation turns out to have gone on for longer.
         ends = [(each.ended_at, each.started_at) for each in found]
         block.contested_until, block.contested_from = max(ends, default=(0, 0))
@@ -480,9 +480,7 @@ class Fleet:
     def _retell(self, number: int, found: list[contests.Contest], changes: Changes) -> None:
         """Say again what every sender of a block is, out of what counts now of all that was told."""
         block = self.blocks[number]
-        ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
-        stores = [life.store for life in block.lives.values() if life.store and life.incarnation not in ignored]
-        block.lost_at = max([*stores, *(since for _, since in contests.beginnings(found))], default=0)
+        block.lost_at = _lost_at(block, found)
         for sender in self.members[number].values():
             counting = [
                 entry
@@ -497,10 +495,13 @@ class Fleet:
 
     def _lose_store(self, number: int, lost_at: int, changes: Changes) -> None:
         block = self.blocks[number]
+        if lost_at == block.lost_at:
+            return
         block.lost_at = lost_at
         for sender in self.members[number].values():
-            if self.senders.word[sender] in (UP, STALE) and self.senders.at[sender] < lost_at:
-                self._set_state(sender, LOST)
+            # Of whom nothing counts that was told nothing is lost.
+            if self.senders.word[sender] and self.senders.state[sender] != self._state(sender, block):
+                self._set_state(sender, self._state(sender, block))
                 changes.senders.add(sender)
 
     def _settle(self, number: int, store: int, changes: Changes) -> None:
@@ -525,6 +526,28 @@ class Fleet:
             revision = Revision(*key, scope, said.given_at_us, said.author, order)
             self.revisions[key] = revision
             changes.revisions.append(revision)
+
+
+def _contests(block: Block) -> list[contests.Contest]:
+    key = block.region, block.site, block.block
+    return contests.contests(
+        contests.Life(
+            key, life.incarnation, min(life.since, life.begun_at), life.first_through, life.last.through,
+            life.first_archived_at, life.last_archived_at,
+        )
+        for life in block.lives.values()
+        if life.last is not None
+    )  # fmt: skip
+
+
+def _lost_at(block: Block, found: list[contests.Contest]) -> int:
+    """Say since when the last store that took a lost one's place, or that of one that is believed no more, speaks."""
+    ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
+    stores = dict[int, int]()
+    for life in block.lives.values():
+        if life.store and life.incarnation not in ignored:
+            stores[life.store] = min(stores.get(life.store, life.store), life.begun_at)
+    return max([*stores.values(), *(since for _, since in contests.beginnings(found))], default=0)
 
 
 def _end_of_day(at: int) -> int:

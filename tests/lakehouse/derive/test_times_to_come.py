@@ -1,14 +1,17 @@
 """What a record claims that nothing supports costs its own site, and never the tables their shape."""
 
+import asyncio
 import time
 from datetime import UTC, datetime
 
 import msgspec
 
+from aggregator.fleet.agreement import compare
+from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE, SECOND
-from tests.lakehouse.conftest import Lakehouse
+from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.lakehouse.hub import Block, Message
 
 NOW = int(time.time()) * SECOND
@@ -64,6 +67,44 @@ def test_what_a_clock_ahead_said_loses_to_what_was_observed_after_it(lakehouse: 
     everything = lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
     lakehouse.roll_up(RollupRequest(full=True))
     assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+
+
+def test_of_a_clock_ahead_a_new_store_knows_whom_it_has_told_of_also_before_its_first_watermark(
+    lakehouse: Lakehouse,
+) -> None:
+    hub, sites = lakehouse.hub, {f"ahead-{seconds}": seconds * SECOND for seconds in (5, 30, 300)}
+    before = {site: Block("eu-west", site) for site in sites}
+    first, second = ({site: Block("eu-west", site, epoch=epoch) for site in sites} for epoch in (2, 3))
+    for block in before.values():
+        hub.publish(block.new(name, hour(0)) for name in ("a", "b", "c", "gone"))
+        hub.publish([block.watermark(hour(0), hour(2))])
+    lakehouse.roll_up()
+    lost_at = time.time_ns() // 1000
+    for site, ahead in sites.items():
+        hub.publish([first[site].new("a", lost_at + ahead, rebuilt=True)])
+    lakehouse.roll_up()
+    # Of two incarnations of the new store, the second one's watermark comes first.
+    for blocks, name in ((second, "b"), (first, "c")):
+        for site, ahead in sites.items():
+            at, store = time.time_ns() // 1000 + ahead, lost_at + ahead
+            told = blocks[site].new(name, at, rebuilt=True)
+            hub.publish([told, blocks[site].watermark(store, at + SECOND, rebuilt_at=store)])
+        lakehouse.roll_up()
+    last = "SELECT site, sender_id, arg_max(state, started_at) FROM sender_intervals GROUP BY ALL ORDER BY ALL"
+    states = {"a": "up", "b": "up", "c": "up", "gone": "unknown"}
+    assert lakehouse.rows(last) == [(site, *each) for site in sorted(sites) for each in states.items()]
+    everything = lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+    assert agreed(lakehouse) == 12
+    lakehouse.roll_up(RollupRequest(full=True))
+    assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+
+
+def agreed(lakehouse: Lakehouse) -> int:
+    """Count the senders of whom the live state says the same, and that is all of them."""
+    with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:
+        found = asyncio.run(compare(lakehouse.settings, tables, say))
+    assert found.differences == []
+    return found.agree
 
 
 def test_no_body_makes_the_tables_as_long_as_its_claim(lakehouse: Lakehouse) -> None:

@@ -23,7 +23,7 @@ NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryK
 
 
 class ScopedRevision(NamedTuple):
-    """One advisory; ``ordinal`` None: a plain Choria advisory."""
+    """One advisory; ``ordinal`` None: a plain Choria advisory; ``archived_at`` 0: when it says that it was."""
 
     sender_id: str
     kind: AdvisoryKind
@@ -36,10 +36,11 @@ class ScopedRevision(NamedTuple):
     by_operator: bool
     unheard_until: int | None = None
     opened_at: int = 0
+    archived_at: int = 0
 
 
 class Mark(NamedTuple):
-    """One watermark."""
+    """One watermark; ``archived_at`` 0: when it says that it was."""
 
     incarnation: int
     since: int
@@ -112,7 +113,43 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     if draw.random() < 0.3:
         others, theirs = _of_another_agent(draw, block, start, end)
         numbered, marks = numbered + others, marks + theirs
-    return BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
+    history = BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
+    return _clocked(history, draw.randrange(1, 4 * HOUR)) if draw.random() < 0.3 else history
+
+
+def _clocked(history: BlockHistory, ahead: int) -> BlockHistory:
+    """Have all be said by a clock that is ahead of the hub's."""
+    said = [each._replace(archived_at=each.at - ahead) for each in history.said]
+    marks = [each._replace(archived_at=(each.archived_at or each.through) - ahead) for each in history.marks]
+    return history._replace(said=said, marks=marks)
+
+
+def believed(history: BlockHistory) -> BlockHistory:
+    """Say what counts of what a site's clock says: nothing happened after the hub stored what tells of it."""
+    said = []
+    for each in history.said:
+        at = min(each.at, each.archived_at or each.at)
+        last_seen_at = min(each.last_seen_at, at)
+        opened_at = last_seen_at if each.opened_at == each.last_seen_at else -1
+        said.append(each._replace(at=at, last_seen_at=last_seen_at, opened_at=opened_at))
+    marks = []
+    for mark in history.marks:
+        # Nor does a watermark reach further than a later one of its incarnation.
+        beyond = [
+            each.archived_at or each.through
+            for each in history.marks
+            if each.incarnation == mark.incarnation and each.through >= mark.through
+        ]
+        through = min(mark.through, *beyond)
+        marks.append(mark._replace(since=min(mark.since, through), through=through))
+    return history._replace(said=said, marks=marks)
+
+
+def _begun_at(history: BlockHistory, incarnation: int) -> int:
+    """Say when the hub stored the first that an incarnation told."""
+    told = [each.archived_at or each.at for each in history.said if each.incarnation == incarnation]
+    told += [each.archived_at or each.through for each in history.marks if each.incarnation == incarnation]
+    return min(told)
 
 
 def _put_back(
@@ -248,7 +285,7 @@ def advisory_rows(history: BlockHistory) -> Iterator[Row]:
             else (each.at if each.kind in (NEW, RECOVERED) else each.last_seen_at),
             "opening_sequence": None if each.ordinal is None else each.opened_at,
             "assumed": each.ordinal is None,
-            "archived_at": each.at,
+            "archived_at": each.archived_at or each.at,
         }
 
 
@@ -324,12 +361,13 @@ def account(
     windows: Iterable[Window] = (),
 ) -> dict[tuple[str, int], Times]:
     """Give the times of each (sender, window start) in which the sender lived."""
+    history = believed(history)
     known = known_spans(history, list(losses))
-    believed, begun_anew = _believed(history)
+    counting, begun_anew = _counting(history)
     summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     outages: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for sender_id in {each.sender_id for each in believed}:
-        strokes = list(_strokes([each for each in believed if each.sender_id == sender_id], begun_anew))
+    for sender_id in {each.sender_id for each in counting}:
+        strokes = list(_strokes([each for each in counting if each.sender_id == sender_id], begun_anew))
         edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
         first = min((at for at, _ in strokes), default=known_through)
         edges |= set(range(first // unit * unit, known_through, unit))
@@ -422,24 +460,28 @@ def disputes(history: BlockHistory) -> list[Dispute]:
             continue
         ended = min(lasts) + QUIET
         outlasted = max(mark.through for mark in of_life[later]) > ended
-        since = min(mark.since for mark in of_life[later])
+        since = min(_begun_at(history, later), *(mark.since for mark in of_life[later]))
         found.append(Dispute(begun, ended, *((earlier, since) if outlasted else (later, 0))))
     return found
 
 
-def _believed(history: BlockHistory) -> tuple[list[ScopedRevision], list[int]]:
+def _counting(history: BlockHistory) -> tuple[list[ScopedRevision], list[int]]:
     """Give what counts of all that was said, and when a store began to speak that knew nothing of what was before."""
     found = disputes(history)
     silent = {each.silent for each in found if not each.silent_from}
-    lost = {mark.rebuilt_at for mark in history.marks if mark.rebuilt_at and mark.incarnation not in silent}
+    stores: dict[int, list[int]] = defaultdict(list)
+    for mark in history.marks:
+        if mark.rebuilt_at and mark.incarnation not in silent:
+            stores[mark.rebuilt_at].append(_begun_at(history, mark.incarnation))
+    lost = {min(store, *begun) for store, begun in stores.items()}
     lost |= {each.silent_from for each in found if each.silent_from and each.silent not in silent}
-    believed = [
+    counting = [
         said
         for said in history.said
         if said.ordinal is None
         or not any(each.silent == said.incarnation and said.at >= each.silent_from for each in found)
     ]
-    return believed, sorted(lost)
+    return counting, sorted(lost)
 
 
 def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:

@@ -17,8 +17,9 @@ from tests.support.lakehouse.random_fleet import (
     BlockHistory,
     Mark,
     ScopedRevision,
-    _believed,
+    _counting,
     _strokes,
+    believed,
     disputes,
     is_known,
     known_spans,
@@ -51,10 +52,10 @@ def archived(draw: random.Random, histories: Iterable[BlockHistory], late: float
 
 def sender_truths(history: BlockHistory, known_through: int) -> dict[str, SenderTruth]:
     """Say what each sender of a block is at the end, as far as anybody told."""
-    believed, lost = _believed(history)
+    counting, lost = _counting(believed(history))
     found = {}
-    for sender_id in sorted({each.sender_id for each in believed}):
-        own = [each for each in believed if each.sender_id == sender_id]
+    for sender_id in sorted({each.sender_id for each in counting}):
+        own = [each for each in counting if each.sender_id == sender_id]
         # Each stroke is painted over all before it.
         painted = [(at, state) for at, state in _strokes(own, lost) if at <= known_through]
         since, state = painted[-1] if painted else (0, "absent")
@@ -62,32 +63,41 @@ def sender_truths(history: BlockHistory, known_through: int) -> dict[str, Sender
     return found
 
 
-def archived_at_once(draw: random.Random, history: BlockHistory, at: int) -> tuple[list[Archived], BlockHistory]:
-    """Give the messages that an archive got ``at`` once, after it all, and the history as it arrived."""
-    messages = [each._replace(archived_at=at + each.sequence) for each in archived(draw, [history])]
-    arrived = {each.payload: each.archived_at for each in reversed(messages)}
-    block_id = BlockId(REGION, history.site, history.block)
-    marks = [each._replace(archived_at=arrived[encode(_watermark(block_id, each))]) for each in history.marks]
-    return messages, history._replace(marks=marks)
+def archived_at_once(draw: random.Random, history: BlockHistory, at: int) -> list[Archived]:
+    """Give the messages that an archive got ``at`` once, after it all."""
+    return [each._replace(archived_at=at + each.sequence) for each in archived(draw, [history])]
+
+
+def as_arrived(history: BlockHistory, messages: Iterable[Archived]) -> BlockHistory:
+    """Give a history as the hub got it."""
+    arrived: dict[bytes, int] = {}
+    for each in messages:
+        arrived.setdefault(each.payload, each.archived_at)
+    said = zip(history.said, _advisories(history), strict=True)
+    marks = zip(history.marks, _watermarks(history), strict=True)
+    return history._replace(
+        said=[each._replace(archived_at=arrived[body]) for each, (_, body, _) in said],
+        marks=[each._replace(archived_at=arrived[body]) for each, (_, body, _) in marks],
+    )
 
 
 def known_until(history: BlockHistory) -> int:
     """Say until when a block is known; 0: never."""
-    spans = known_spans(history, [])
+    spans = known_spans(believed(history), [])
     edges = sorted({at for span in spans for at in span[:2]})
     return max((end for begin, end in pairwise(edges) if is_known(spans, begin)), default=0)
 
 
 def has_disputes(history: BlockHistory) -> bool:
     """Tell whether two agents spoke at once."""
-    return bool(disputes(history))
+    return bool(disputes(believed(history)))
 
 
 def _advisories(history: BlockHistory) -> Iterable[tuple[str, bytes, int]]:
     block_id = BlockId(REGION, history.site, history.block)
     for each in history.said:
         body = encode(_advisory(block_id, each)) if each.ordinal is not None else _plain(block_id, each)
-        yield advisory_subject(block_id, each.kind), body, each.at
+        yield advisory_subject(block_id, each.kind), body, each.archived_at or each.at
 
 
 def _advisory(block_id: BlockId, said: ScopedRevision) -> Advisory:

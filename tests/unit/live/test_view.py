@@ -12,10 +12,10 @@ from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_m
 from aggregator.live.alerts.incidents import Cause, Incident, Rules
 from aggregator.live.alerts.receivers import words
 from aggregator.live.api import Counts, State, UnknownReason
-from aggregator.live.fold.changes import Archived, Changes
+from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.coverage import Life
 from aggregator.live.fold.fleet import KEPT, Fleet
-from aggregator.live.fold.senders import LIVING, RETIRED, UP
+from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
@@ -32,7 +32,8 @@ class Told:
     """A fleet whose messages are archived when a test says so."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
-        self.fleet = fleet or Fleet()
+        self._stored: dict[int, StoryEntry] = {}
+        self.fleet = fleet or Fleet(history=self._stored.get)
         self.archived: list[Archived] = []
 
     def at(self, archived_at: int, *messages: Message) -> Changes:
@@ -42,7 +43,9 @@ class Told:
             for sequence, message in enumerate(messages, start=first)
         ]
         self.archived += told
-        return self.fleet.fold(told)
+        changes = self.fleet.fold(told)
+        self._stored |= {entry.sequence: entry for entry in changes.entries}
+        return changes
 
     def view(self, now: int, caught_up_at: int | None = None, **sources: Source) -> View:
         regions = {name.replace("_", "-"): source for name, source in sources.items()}
@@ -200,6 +203,45 @@ def test_a_lost_store_makes_unknown_whom_it_has_not_told_of_since(told: Told) ->
     assert view.counts(0) == Counts(up=1, unknown=1)
     state = told.fleet.senders.state[told.fleet.members[0]["web1"]]
     assert view.shown(0, state, "web1") == (State.UNKNOWN, UnknownReason.LOST_STORE)
+
+
+@pytest.mark.parametrize("ahead", [5 * SECOND, 30 * SECOND, 5 * MINUTE], ids=lambda ahead: f"{ahead // SECOND}s")
+@pytest.mark.parametrize("late", ["nothing", "watermark", "first of two lives"])
+def test_of_a_clock_ahead_whoever_a_new_store_has_told_of_is_known_and_nobody_else(
+    told: Told, ahead: int, late: str
+) -> None:
+    lost_at, anew = KNOWN_UNTIL + MINUTE, [Block("eu-west", "dub1", epoch=epoch) for epoch in (2, 3)]
+    # web2 is not heard of again.
+    names, marks = [f"node{number}" for number in range(20)], list[Message]()
+    told.at(lost_at, *(Block("eu-west", "dub1", ordinal=3).new(name, START) for name in names))
+    for number, name in enumerate(["web1", *names], start=1):
+        block, at = anew[number > 10], lost_at + number * SECOND
+        told.at(at, block.new(name, at + ahead, rebuilt=True))
+        if number in (10, 21):
+            marks.append(block.watermark(lost_at + ahead, at + ahead, rebuilt_at=lost_at + ahead))
+        if late == "nothing":
+            told.at(at, *marks)
+            marks.clear()
+    told.at(lost_at + 40 * SECOND, *marks[:: -1 if late == "first of two lives" else 1])
+    fleet = told.fleet
+    unknown = [name for name, sender in fleet.members[0].items() if fleet.senders.state[sender] == LOST]
+    assert (unknown, told.view(lost_at + MINUTE).counts(0).unknown) == (["web2"], 1)
+
+
+def test_of_a_clock_ahead_an_agent_that_is_believed_has_spoken_since_the_hub_heard_of_it(told: Told) -> None:
+    leaving, staying = Block("eu-west", "two"), Block("eu-west", "two", epoch=2, agent="other")
+    at, ahead = KNOWN_UNTIL, 30 * SECOND
+    told.at(at, *(leaving.new(name, at) for name in ("both", "gone")), leaving.watermark(START, at))
+    told.at(at + SECOND, *(staying.new(name, at + SECOND + ahead) for name in ("both", "came")))
+    for minute in range(1, 21):
+        at += MINUTE
+        told.at(at, staying.watermark(KNOWN_UNTIL + ahead, at + ahead))
+        if minute < 5:
+            told.at(at, leaving.watermark(START, at))
+    fleet = told.fleet
+    assert fleet.blocks[1].silent == {"1-1": KNOWN_UNTIL + SECOND}
+    unknown = [name for name, sender in fleet.members[1].items() if fleet.senders.state[sender] == LOST]
+    assert unknown == ["gone"]
 
 
 def test_of_a_lost_store_that_had_been_put_back_no_later_store_is_accused(told: Told) -> None:
@@ -413,6 +455,18 @@ def test_what_the_agent_says_to_keep_it_from_knowing_more_is_the_reason(
     assert told.view(LATE + AFTER + 1).reason(0) is UnknownReason.AGENT_SILENT
     told.at(LATE + MINUTE, dub1.watermark(START, LATE + MINUTE))
     assert (told.view(LATE + MINUTE).reason(0), told.fleet.blocks[0].condition) == (None, "")
+
+
+def test_what_a_clock_ahead_says_again_vouches_for_no_more_than_when_it_was_said_first(told: Told) -> None:
+    ahead, at = Block("eu-west", "ahead"), KNOWN_UNTIL
+    first = ahead.watermark(START, at + HOUR)
+    told.at(at, first)
+    told.at(at + MINUTE, ahead.new("web1", at + HOUR), ahead.watermark(START, at + HOUR + MINUTE))
+    block = told.fleet.blocks[1]
+    # It is not read any further; and what was sent before is sent once more.
+    told.at(at + 3 * MINUTE, restatement(ahead, at + HOUR + MINUTE, "link_down"), first)
+    assert (block.known_until, block.put_back) == (at + MINUTE, False)
+    assert told.view(at + 3 * MINUTE + AFTER).reason(1) is UnknownReason.CLOCK
 
 
 def in_conditions(message: Message, *names: str) -> Message:

@@ -1,7 +1,8 @@
 """Say which instants of a record count, where it claims what nothing supports that the hub knows by itself.
 
-Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing. Of
-a sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all
+Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing. So
+a store that takes a lost one's place, or another agent's, does so when it says that it did, or when the hub stored the
+first that it told, where that is earlier. Of a sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all
 that its site observed later and that claims no such thing, in the site's order (incarnations as they reached the hub,
 ordinals within).
 

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.archive.contests import BlockKey, Contest, Life, beginnings, contests, silences, silent_throughout
+from aggregator.lakehouse.derive.coverage.watermark_coverage import rebuilds
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.causes import Cause
 
@@ -22,10 +23,10 @@ def found_in(continuations: DataFrame) -> list[Contest]:
         .select(
             *BLOCK,
             "incarnation",
+            f.unix_micros(f.least("first_observed_since", "first_told_at")),
             *(
                 f.unix_micros(name).alias(name)
                 for name in (
-                    "first_observed_since",
                     "first_observed_through",
                     "last_observed_through",
                     "first_archived_at",
@@ -79,12 +80,8 @@ def store_changes(continuations: DataFrame, found: Iterable[Contest]) -> DataFra
         [(*block, life) for block, life in silent], f"{_BLOCK_TYPES}, incarnation STRING"
     )
     beginning = session.createDataFrame([(*block, since) for block, since in begun], f"{_BLOCK_TYPES}, since BIGINT")
-    return (
-        continuations.join(f.broadcast(left_out), [*BLOCK, "incarnation"], "left_anti")
-        .select(*BLOCK, f.explode("lost_at").alias("rebuilt_at"))
-        .unionAll(beginning.select(*BLOCK, f.timestamp_micros("since")))
-        .distinct()
-    )
+    counting = continuations.join(f.broadcast(left_out), [*BLOCK, "incarnation"], "left_anti")
+    return rebuilds(counting).unionAll(beginning.select(*BLOCK, f.timestamp_micros("since"))).distinct()
 
 
 def withdrawn(like: DataFrame, before: Iterable[Contest], found: Iterable[Contest]) -> DataFrame | None:

@@ -32,16 +32,16 @@ LIFE = (*BLOCK, "incarnation")
 PAGE_BITS = 6
 """A page has 64 ordinals: as many as a BIGINT has bits."""
 
-_RANGE = ("first_observed_since", "first_observed_through", "first_archived_at", "last_archived_at")
+_RANGE = ("first_observed_since", "first_observed_through", "first_archived_at", "last_archived_at", "first_told_at")
 
 
 def ledger(advisories: DataFrame) -> DataFrame:
     """Sum up what advisories say of their block: one row for each page of 64 ordinals of one of its lives.
 
     ``held`` has a bit for each ordinal of the page that is there, and ``said_count`` counts the advisories that have
-    them; ``page`` is null where they have none (plain Choria's). ``assumed_from``, ``assumed_to`` and ``first_word_at``
-    as in the table ``continuations``. It is persisted: a block's advisories are read once, and hardly any of them is
-    shuffled.
+    them; ``page`` is null where they have none (plain Choria's). ``assumed_from``, ``assumed_to``, ``first_word_at``
+    and ``first_told_at`` as in the table ``continuations``. It is persisted: a block's advisories are read once, and
+    hardly any of them is shuffled.
     """
     assumed_at = f.when(f.col("assumed"), f.col("occurred_at"))
     stale, seen = f.col("kind") == AdvisoryKind.STALE, supported(f.col("last_seen_at"), f.col("occurred_at"))
@@ -54,6 +54,7 @@ def ledger(advisories: DataFrame) -> DataFrame:
             f.min(assumed_at).alias("assumed_from"),
             f.max(assumed_at).alias("assumed_to"),
             f.min(f.when(stale, seen).otherwise(f.col("occurred_at"))).alias("first_word_at"),
+            f.min("archived_at").alias("first_told_at"),
         )
         .persist()
     )
@@ -216,9 +217,10 @@ def continuations(
         f.col("observed_through").alias("first_observed_through"),
         f.col("archived_at").alias("first_archived_at"),
         f.col("archived_at").alias("last_archived_at"),
+        f.col("archived_at").alias("first_told_at"),
         f.when(f.col("rebuilt_at").isNotNull(), f.array("rebuilt_at")).alias("lost_at"),
     )
-    from_advisories = pages.select(*LIFE, "assumed_from", "assumed_to", "first_word_at")
+    from_advisories = pages.select(*LIFE, "assumed_from", "assumed_to", "first_word_at", "first_told_at")
     told = known.unionByName(from_watermarks, allowMissingColumns=True)
     lives = (
         told.unionByName(from_advisories, allowMissingColumns=True)
@@ -338,8 +340,13 @@ def first_words(after: DataFrame) -> DataFrame:
 
 
 def rebuilds(after: DataFrame) -> DataFrame:
-    """Give (region, site, block, ``rebuilt_at``): since when a store, after one was lost, learns its senders anew."""
-    return after.select(*BLOCK, f.explode("lost_at").alias("rebuilt_at")).distinct()
+    """Give (region, site, block, ``rebuilt_at``): since when a store, after one was lost, learns its senders anew.
+
+    Of a clock ahead, that is not later than when the hub stored the first that the store told.
+    """
+    rebuilt_at = f.least("store", f.min("first_told_at")).alias("rebuilt_at")
+    stores = after.select(*BLOCK, f.explode("lost_at").alias("store"), "first_told_at")
+    return stores.groupBy(*BLOCK, "store").agg(rebuilt_at).select(*BLOCK, "rebuilt_at").distinct()
 
 
 def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
