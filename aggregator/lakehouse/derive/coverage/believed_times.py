@@ -2,9 +2,9 @@
 
 Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing. So
 a store that takes a lost one's place, or another agent's, does so when it says that it did, or when the hub stored the
-first that it told, where that is earlier. Of a sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all
-that its site observed later and that claims no such thing, in the site's order (incarnations as they reached the hub,
-ordinals within).
+first that it told, where that is earlier. Of a sender's advisories, one that claims more than ``SKEW`` beyond has no
+place in time of its own: it comes before all that its site observed later and that claims no such thing, in the site's
+order (incarnations as they reached the hub, ordinals within).
 
 Nobody looks back further than ``LOOK_BACK`` from the instant of a record, and none of a stream's later records looks
 back behind the creation of that stream: a last sighting, or a time observed since, that lies before counts from there.
