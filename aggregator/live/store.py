@@ -29,24 +29,24 @@ _SCHEMA = """
 CREATE TABLE position (
     one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, stream TEXT NOT NULL,
     created_at INTEGER NOT NULL, choria_region TEXT NOT NULL, sequence INTEGER NOT NULL, known_through INTEGER NOT NULL
-) STRICT;
+);
 CREATE TABLE block (number INTEGER PRIMARY KEY, region TEXT NOT NULL, site TEXT NOT NULL, block TEXT NOT NULL,
-    state BLOB NOT NULL) STRICT;
+    state BLOB NOT NULL);
 CREATE TABLE sender (
     number INTEGER PRIMARY KEY, block INTEGER NOT NULL, name TEXT NOT NULL, state INTEGER NOT NULL,
     word INTEGER NOT NULL, rank INTEGER NOT NULL, at INTEGER NOT NULL, last_seen INTEGER NOT NULL,
     since INTEGER NOT NULL, floor INTEGER NOT NULL, event BLOB NOT NULL, head INTEGER NOT NULL, until INTEGER NOT NULL
-) STRICT;
+);
 CREATE UNIQUE INDEX sender_by_name ON sender (block, name);
 CREATE INDEX sender_in_trouble ON sender (state, block, name) WHERE state <> 1 AND state <> 3;
 CREATE TABLE story (sequence INTEGER PRIMARY KEY, sender INTEGER NOT NULL, previous INTEGER NOT NULL,
-    archived_at INTEGER NOT NULL, entry BLOB NOT NULL) STRICT;
+    archived_at INTEGER NOT NULL, entry BLOB NOT NULL);
 CREATE TABLE gap (block INTEGER NOT NULL, started_at INTEGER NOT NULL, ended_at INTEGER NOT NULL,
-    PRIMARY KEY (block, started_at, ended_at)) STRICT, WITHOUT ROWID;
+    PRIMARY KEY (block, started_at, ended_at)) WITHOUT ROWID;
 CREATE TABLE revision (stream_created_at INTEGER NOT NULL, revision INTEGER NOT NULL, record BLOB NOT NULL,
-    PRIMARY KEY (stream_created_at, revision)) STRICT, WITHOUT ROWID;
+    PRIMARY KEY (stream_created_at, revision)) WITHOUT ROWID;
 CREATE TABLE history (at INTEGER PRIMARY KEY, up INTEGER NOT NULL, stale INTEGER NOT NULL, unknown INTEGER NOT NULL,
-    maintenance INTEGER NOT NULL, retired INTEGER NOT NULL) STRICT;
+    maintenance INTEGER NOT NULL, retired INTEGER NOT NULL);
 """
 
 
@@ -57,7 +57,8 @@ _DELETE_STORY = (
 )
 _STORY_WIDTH = 5
 _decode_entry = msgspec.msgpack.Decoder(StoryEntry).decode
-_ROWS_AT_ONCE = 100
+_VALUES_AT_ONCE = 999
+"""SQLite before 3.32 (EL8) binds no more to a statement."""
 HISTORY = 7 * DAY
 """For so long the fleet's counts are kept."""
 _PRUNED_AT_ONCE = 20_000
@@ -127,7 +128,7 @@ class LiveStore:
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute("PRAGMA cache_size = -65536")
         self._database.execute("PRAGMA wal_autocheckpoint = 8192")
-        if not self._database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
+        if not self._database.execute("SELECT 1 FROM sqlite_master WHERE name = 'position'").fetchone():
             self._database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
 
     @classmethod
@@ -255,7 +256,7 @@ class LiveStore:
 def stored_position(path: Path, origin: Origin) -> int | None:
     """Say at which message of ``origin`` a file stands; None where it is another's, or empty."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'position'").fetchone():
+        if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'position'").fetchone():
             return None
         found = database.execute("SELECT version, stream, created_at, choria_region, sequence FROM position").fetchone()
         return int(found[4]) if found is not None and found[:4] == (VERSION, *origin) else None
@@ -339,7 +340,7 @@ def _story_rows(entries: Sequence[StoryEntry]) -> list[Any]:
 
 def _insert(database: sqlite3.Connection, into: str, width: int, values: list[Any], otherwise: str = "") -> None:
     """Insert rows of ``width`` values each, many by each statement: to begin and to end one costs more than a row."""
-    row, at_once = f"({', '.join('?' * width)})", width * _ROWS_AT_ONCE
+    row, at_once = f"({', '.join('?' * width)})", _VALUES_AT_ONCE // width * width
     for begin in range(0, len(values), at_once):
         some = values[begin : begin + at_once]
         database.execute(f"{into} VALUES {', '.join([row] * (len(some) // width))}{otherwise}", some)

@@ -192,7 +192,10 @@ FORGET_INCARNATIONS = (
     "AND number NOT IN (SELECT json_extract(value, '$[6]') FROM advisory_log_chunk, json_each(body)) "
     "AND number NOT IN (SELECT json_extract(value, '$[8]') FROM advisory_log_chunk, json_each(body))"
 )
-ADD_COUNT = "INSERT INTO outbox_counter VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET count = count + excluded.count"
+ADD_COUNT = (
+    "INSERT INTO outbox_counter VALUES (?,?,?,?) "
+    "ON CONFLICT (block, what, cause) DO UPDATE SET count = count + excluded.count"
+)
 RECORD_INPUT = "INSERT INTO recorded_input (block, body) VALUES (?,?)"
 FORGET_INPUTS = (
     "DELETE FROM recorded_input WHERE row_id <= "
@@ -242,7 +245,7 @@ DELETE_SET_APART = "DELETE FROM set_apart WHERE row_id = ?"
 HAS_SET_APART = "SELECT EXISTS (SELECT 1 FROM set_apart WHERE row_id = ?)"
 NOTE_TOO_LARGE = (
     "INSERT INTO too_large VALUES (?,?,?,?) "
-    "ON CONFLICT DO UPDATE SET needed = MAX(needed, excluded.needed), at = excluded.at"
+    "ON CONFLICT (block, cause) DO UPDATE SET needed = MAX(needed, excluded.needed), at = excluded.at"
 )
 TOO_LARGE = "SELECT block, cause, needed, at FROM too_large ORDER BY block, cause"
 FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at = ?"

@@ -63,8 +63,10 @@ Row = Sequence[object]
 def put_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
     """Write rows by a statement for one, which ends in its values."""
     written, (head, values) = 0, statement.split(" VALUES ")
+    # Before 3.32 (EL8) SQLite binds 999 values to a statement, now 32,766.
+    most = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // values.count("?")
     for count in ROWS_PER_STATEMENT[:-1]:
-        while len(rows) - written >= count:
+        while most >= count <= len(rows) - written:
             several = f"{head} VALUES {','.join([values] * count)}"
             database.execute(several, list(chain.from_iterable(rows[written : written + count])))
             written += count
