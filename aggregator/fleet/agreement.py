@@ -16,10 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from aggregator.archive.consumer import NOTHING_LEFT
-from aggregator.archive.reader import PAUSES, batches_of
+from aggregator.archive.reader import PAUSES, ReadFailed, StreamReader, batches_of
 from aggregator.config import AggregatorSettings
+from aggregator.lakehouse.archive.reading_plan import Refused
+from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
+from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.live.feed import FOLDED_SUBJECTS, next_left
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.fleet import Fleet
@@ -96,19 +99,11 @@ class Agreement(NamedTuple):
         )
 
 
-class Position(NamedTuple):
-    """Where the tables stand; instants in microseconds."""
-
-    stream: str
-    created_at: int
-    sequence: int
-    known_through: int
-
-
 async def compare(settings: AggregatorSettings, tables: Tables, progress: Callable[[str], None]) -> Agreement:
     """Compare; raise CannotCompare, ConnectFailed, RequestFailed, ApiError, TablesUnreadable."""
     position = _position(tables)
     origin = Origin(position.stream, position.created_at, settings.lakehouse.choria_region)
+    await _require_archive(settings, position, progress)
     with tempfile.TemporaryDirectory(prefix="muster-verify-") as directory:
         store = LiveStore(Path(directory) / "verify.db")
         try:
@@ -121,6 +116,27 @@ async def compare(settings: AggregatorSettings, tables: Tables, progress: Callab
         finally:
             store.close()
     return found._replace(service_sequence=sequence, is_service_same=running)
+
+
+async def _require_archive(
+    settings: AggregatorSettings, position: HubPosition, progress: Callable[[str], None]
+) -> None:
+    """Raise CannotCompare where the archive is not the one that the tables were made of, or ends before them."""
+    async with StreamReader(settings.hub, deadline=DEADLINE) as reader:
+        try:
+            state = await reader.state(position.stream, PAUSES)
+            await check_past(reader, [position])
+        except (ReadFailed, Refused) as error:
+            raise CannotCompare(str(error)) from error
+    wrong = ""
+    if state.created_at != position.created_at:
+        wrong = "is another"
+    elif state.last_sequence < position.sequence:
+        wrong = f"ends at {state.last_sequence:,}, before the tables ({position.sequence:,})"
+    if wrong:
+        raise CannotCompare(f"{position.stream} {wrong}: it was restored or made anew; rollup says what to do")
+    if state.first_kept > 1:
+        progress(f"{position.stream} holds nothing before {state.first_kept:,}: what was told only there differs")
 
 
 async def _fold(settings: AggregatorSettings, origin: Origin, into: tuple[Fleet, LiveStore], through: int) -> None:
@@ -158,17 +174,17 @@ async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: 
                 raise CannotCompare(f"{origin.stream} cannot be read: {wrong}")
 
 
-def _position(tables: Tables) -> Position:
+def _position(tables: Tables) -> HubPosition:
     rows = tables.rows(
         "SELECT stream, epoch_us(stream_created_at), sequence, epoch_us(known_through) FROM positions"
         " WHERE table_name IN ('sender_intervals', 'site_coverage')"
     )
     if len(set(rows)) != 1 or not rows[0][0]:
         raise CannotCompare("the tables hold nothing of a hub yet, or not to one place: run muster-aggregator rollup")
-    return Position(*rows[0])
+    return HubPosition(*rows[0])
 
 
-def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: Position) -> Agreement:
+def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: HubPosition) -> Agreement:
     live, published, long_gone = dict(_said_live(fleet)), dict[Key, Seen](), set[Key]()
     for key, seen, ended_at in _said_by_tables(tables, position):
         published[key] = seen
@@ -213,7 +229,7 @@ def _said_live(fleet: Fleet) -> Iterator[tuple[Key, Seen]]:
         yield Key(block.region, block.site, block.block, name), Seen(state, since, block.known_until)
 
 
-def _said_by_tables(tables: Tables, position: Position) -> Iterator[tuple[Key, Seen, int]]:
+def _said_by_tables(tables: Tables, position: HubPosition) -> Iterator[tuple[Key, Seen, int]]:
     """Give what the tables say of each sender, and when its last life or knowledge of it ended (microseconds)."""
     coverage = {
         tuple(row[:3]): row[3]

@@ -14,13 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.archive.reader import ReadFailed, StreamReader
+from aggregator.fleet.agreement import CannotCompare, compare
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.archive.reading_plan import Refused, Span, plan_reading
 from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import DAY, MINUTE, SECOND
-from tests.lakehouse.conftest import Lakehouse, settings_for
+from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.lakehouse.hub import ARCHIVE, REPORT, Block, Hub, Message
 
 MADE_AGAIN = "or delete REPORT and have muster-aggregator apply make it again"
@@ -56,6 +58,14 @@ def restore(hub: Hub, store: Path, copy: Path) -> None:
     asyncio.run(hub.server.start())
 
 
+def not_compared(lakehouse: Lakehouse) -> str:
+    """Say why the live fleet and the tables cannot be compared."""
+    settings = lakehouse.settings
+    with open_tables(lakehouse.warehouse, settings.lakehouse.catalog) as tables, pytest.raises(CannotCompare) as why:
+        asyncio.run(compare(settings, tables, say))
+    return str(why.value)
+
+
 def watermarks(block: Block, *minutes: int) -> list[Message]:
     return [block.watermark(FIRST, FIRST + minute * MINUTE) for minute in range(*minutes)]
 
@@ -80,9 +90,11 @@ def test_an_archive_restored_from_a_copy_and_grown_past_the_position_is_refused(
         restore(hub, store, copy)
         # What the tables have is not there again yet: nothing that is left is another message.
         check(hub, position)
+        assert not_compared(lakehouse).startswith("ARCHIVE ends at 5, before the tables (8): it was restored")
         hub.publish(watermarks(dub1, 8, 14))
         with pytest.raises(Refused, match=r"ARCHIVE holds other messages at 6\.\.8 than .* path to a new directory"):
             lakehouse.roll_up()
+        assert not_compared(lakehouse).startswith("ARCHIVE holds other messages at 6..8 than those that were read")
 
         # Where the message at the position is gone, the last one before it tells; where all are, nothing can.
         hub.request(f"STREAM.MSG.DELETE.{ARCHIVE}", {"seq": 8})
@@ -91,6 +103,9 @@ def test_an_archive_restored_from_a_copy_and_grown_past_the_position_is_refused(
         check(hub, msgspec.structs.replace(position, sequence=5))
         hub.request(f"STREAM.PURGE.{ARCHIVE}", {"seq": 9})
         check(hub, position)
+        hub.request(f"STREAM.DELETE.{ARCHIVE}")
+        hub.create_archive()
+        assert not_compared(lakehouse).startswith("ARCHIVE is another: it was restored or made anew")
     finally:
         hub.stop()
 
