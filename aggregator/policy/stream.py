@@ -27,6 +27,7 @@ from shared.policy import (
     encode_revision,
     read_scoped_revision,
 )
+from shared.sizes import format_size
 
 WRONG_LAST_SEQUENCE = 10071
 _MOST_ATTEMPTS = 20
@@ -101,6 +102,9 @@ async def _is_added(client: Client, scope: Scope, revision: Revision) -> bool:
         if error.err_code == WRONG_LAST_SEQUENCE:
             return False
         raise PolicyUnavailable(f"the hub refuses it: {error.description}") from error
+    except nats.errors.MaxPayloadError as error:
+        limit = format_size(client.max_payload)
+        raise PolicyUnavailable(f"it is larger than a message to the hub may be ({limit}): say it in parts") from error
     except (nats.errors.Error, TimeoutError) as error:
         raise PolicyUnavailable(
             f"no word from the hub whether revision {revision.revision} was taken: see muster-aggregator policy history"

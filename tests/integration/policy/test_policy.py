@@ -227,6 +227,12 @@ async def test_a_mistake_is_said_in_one_line_and_changes_nothing(stage: Stage) -
         assert done.returncode != 0
         assert line in done.stderr
         assert done.stderr.count("\n") == (4 if "Invalid value" in line else 1)
+    span = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-02T00:00:00Z", "--reason", "moved")
+    many = [part for number in range(12_000) for part in ("--sender", f"{number:x>90}")]
+    done = await asyncio.to_thread(muster, directory, "policy", "maintenance", "--site", "dub1", *span, *many)
+    assert done.stderr == (
+        "muster-aggregator: it is larger than a message to the hub may be (1 MiB): say it in parts\n"
+    )
     assert await said(stage, "policy", "history") == "nothing was said yet\n"
     (directory / "topology.toml").write_text('[hub]\nservers = ["nats://nowhere"]\n')
     done = await asyncio.to_thread(muster, directory, "policy", "show")
