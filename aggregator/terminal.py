@@ -51,21 +51,30 @@ def clear_errors(*expected: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def terminable() -> Iterator[None]:
+    """Have SIGTERM end this as Ctrl-C does: what is there only meanwhile goes. For the main thread of a command."""
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def whole_file(file: Path) -> Iterator[Path]:
     """Give a path to write to: what is there at the end takes the place of ``file``, and is nowhere before that.
 
     It is gone, too, where Ctrl-C or SIGTERM ends this. For the main thread of a command only.
     """
     unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield unfinished
-        unfinished.replace(file)
-    except OSError as error:
-        raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-        signal.signal(signal.SIGTERM, before)
+    with terminable():
+        try:
+            yield unfinished
+            unfinished.replace(file)
+        except OSError as error:
+            raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager

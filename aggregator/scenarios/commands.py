@@ -14,7 +14,7 @@ from aggregator.scenarios.edge import scenario as edge
 from aggregator.scenarios.fleet import scenario as fleet
 from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics import scenario as semantics
-from aggregator.terminal import clear_errors
+from aggregator.terminal import clear_errors, terminable
 from aggregator.topology.apply import ApplyFailed
 from shared.command_group import examples
 from shared.embedded.server import ServerFailed
@@ -78,7 +78,7 @@ def scenario(name: str, directory: Path | None, stay: bool) -> None:
     """
     narrator = Narrator(echo, width=width(), stays=stay)
     if directory is None:
-        with tempfile.TemporaryDirectory(prefix="muster-") as made:
+        with terminable(), tempfile.TemporaryDirectory(prefix="muster-") as made:
             _play(name, Path(made), narrator)
     else:
         try:

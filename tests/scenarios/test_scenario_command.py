@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from aggregator.scenarios.commands import SCENARIOS
 from aggregator.scenarios.narrator import Narrator
 from tests.support.topology.aggregator_command import muster, ran, refused
@@ -108,3 +110,22 @@ def test_sentences_are_broken_where_the_terminal_ends_and_tables_are_not() -> No
         "    a sentence may",
         "      not be",
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_directory_that_nobody_named_goes_with_who_ends_it(tmp_path: Path, number: signal.Signals) -> None:
+    command = ("-c", "from aggregator.cli import main; main()", "scenario", "data-replication")
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE, env=environment
+    )
+    try:
+        async with asyncio.timeout(DEADLINE):
+            await _told_until(process, b"A cluster of three servers\n")
+            process.send_signal(number)
+            await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []

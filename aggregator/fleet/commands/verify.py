@@ -10,7 +10,7 @@ from aggregator.config import config_option, load
 from aggregator.fleet.agreement import Agreement, CannotCompare, Seen, compare
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.terminal import clear_errors, progress
+from aggregator.terminal import clear_errors, progress, terminable
 from shared.command_group import examples, json_option
 from shared.instants import format_instant
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
@@ -30,6 +30,7 @@ def verify(config_path: Path, as_json: bool) -> None:
         clear_errors(TablesUnreadable, CannotCompare, ConnectFailed, ApiError, RequestFailed),
         open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog) as tables,
         progress() as tell,
+        terminable(),
     ):
         found = asyncio.run(compare(settings, tables, tell))
     echo(json_text(found) if as_json else "\n".join(_lines(found)))

@@ -36,8 +36,8 @@ class Credentials:
         """Give a file with a user of an account, made where it is not there."""
         path = self._directory / f"{account.name}.creds"
         if not path.exists():
+            path.touch(mode=0o600)
             path.write_text(account.credentials(account.name.lower()), encoding="utf-8")
-            path.chmod(0o600)
         return path
 
     def of(self, account: Account) -> AuthSettings:
