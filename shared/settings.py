@@ -81,6 +81,11 @@ class _Key(NamedTuple):
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def quoted(value: object) -> str:
+    """Write a text as TOML and the configuration of nats-server have it, for ours as JSON does."""
+    return msgspec.json.encode(str(value)).decode()
+
+
 def load_settings(path: Path, model: type[T]) -> T:
     """Read the TOML file at ``path`` as ``model``; raise SettingsError, whose text is one clear line."""
     try:

@@ -1,7 +1,6 @@
 """Lay out the demo's directory: settings as people write them, room for stores, tables and logs."""
 
 import fcntl
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import IO
 
 from aggregator.demo import scenario
 from aggregator.demo.scenario import REGIONS, SITES, Scenario
+from shared.settings import quoted
 from shared.truth import Truth, read_truth
 
 _MARK = ".muster-demo"
@@ -100,14 +100,14 @@ def shown(path: Path) -> str:
 
 
 def _topology(hub_url: str, sites: dict[str, str]) -> str:
-    regions = "".join(f"[[region]]\nname = {_text(region)}\n\n" for region in REGIONS)
+    regions = "".join(f"[[region]]\nname = {quoted(region)}\n\n" for region in REGIONS)
     tables = "\n".join(
-        f"[[site]]\nname = {_text(site)}\nregion = {_text(SITES[site])}\nserver = {{ servers = [{_text(url)}] }}\n"
+        f"[[site]]\nname = {quoted(site)}\nregion = {quoted(SITES[site])}\nserver = {{ servers = [{quoted(url)}] }}\n"
         for site, url in sites.items()
     )
     return (
         "# Which streams there are, from the sites to the hub: muster-aggregator plan, apply and report read this.\n\n"
-        f"[hub]\nservers = [{_text(hub_url)}]\ndomain = {_text(scenario.HUB)}\n\n{regions}{tables}"
+        f"[hub]\nservers = [{quoted(hub_url)}]\ndomain = {quoted(scenario.HUB)}\n\n{regions}{tables}"
     )
 
 
@@ -115,9 +115,10 @@ def _aggregator(played: Scenario, hub_url: str, tables: Path, live: str) -> str:
     soon = played.setting(scenario.INCIDENT_AFTER)
     return (
         "# Where the hub, the tables and the live page are: muster-aggregator serve, rollup and sql read this.\n\n"
-        f"[hub]\nservers = [{_text(hub_url)}]\ndomain = {_text(scenario.HUB)}\n\n[lakehouse]\npath = {_text(tables)}\n"
+        f"[hub]\nservers = [{quoted(hub_url)}]\ndomain = {quoted(scenario.HUB)}\n\n"
+        f"[lakehouse]\npath = {quoted(tables)}\n"
         f'registration_interval = "{played.setting(scenario.REGISTRATION_INTERVAL)}"\n\n'
-        f'[live]\nlisten = {_text(live)}\npath = "live.db"\n'
+        f'[live]\nlisten = {quoted(live)}\npath = "live.db"\n'
         f'unknown_after = "{played.setting(scenario.UNKNOWN_AFTER)}"\n\n'
         f'[live.incidents]\nopen_after = "{soon}"\nunknown_after = "{soon}"\nclose_after = "{soon}"\n'
     )
@@ -127,12 +128,12 @@ def _agent(played: Scenario, site: str, upstream_url: str, source_url: str) -> s
     return f"""\
 # The agent of {site}. The intervals are those of the demo; in real life senders register every few minutes.
 
-site = {_text(site)}
-region = {_text(SITES[site])}
-name = {_text(f"{site}-a")}
+site = {quoted(site)}
+region = {quoted(SITES[site])}
+name = {quoted(f"{site}-a")}
 
 [upstream]                       # the region's servers
-servers = [{_text(upstream_url)}]
+servers = [{quoted(upstream_url)}]
 
 [store]
 path = "agent.db"
@@ -144,10 +145,10 @@ interval = "{played.setting(scenario.WATERMARK_INTERVAL)}"
 listen = ""                      # no metrics over HTTP here
 
 [[stream]]
-name = {_text(scenario.BLOCK)}
+name = {quoted(scenario.BLOCK)}
 
 [stream.source]
-servers = [{_text(source_url)}]
+servers = [{quoted(source_url)}]
 stream = "REGISTRATION"
 settle = "{played.setting(scenario.SETTLE)}"
 
@@ -160,8 +161,3 @@ stale_after = "{played.setting(scenario.STALE_AFTER)}"
 retire_after = "{played.setting(scenario.RETIRE_AFTER)}"
 blind_after = "{played.setting(scenario.BLIND_AFTER)}"
 """
-
-
-def _text(value: object) -> str:
-    """Quote as TOML does: for these, as JSON does."""
-    return json.dumps(str(value))

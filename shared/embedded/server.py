@@ -22,6 +22,8 @@ from typing import IO, Self
 
 import msgspec
 
+from shared.settings import quoted
+
 START_DEADLINE = 20.0
 STOP_DEADLINE = 10.0
 _POLL = 0.02
@@ -282,15 +284,15 @@ class EmbeddedNats:
     def _config(self) -> str:
         wanted = self.settings
         lines = [
-            f"server_name: {_quote(wanted.name)}",
-            f"listen: {_quote(f'{wanted.host}:{self._port}')}",
-            f"http: {_quote(f'{wanted.host}:{self._monitoring_port}')}",
-            f"log_file: {_quote(self.log_path)}",
+            f"server_name: {quoted(wanted.name)}",
+            f"listen: {quoted(f'{wanted.host}:{self._port}')}",
+            f"http: {quoted(f'{wanted.host}:{self._monitoring_port}')}",
+            f"log_file: {quoted(self.log_path)}",
         ]
         if wanted.jetstream:
             options = {
-                "store_dir": _quote(wanted.store_dir / "jetstream"),
-                "domain": _quote(wanted.domain) if wanted.domain else "",
+                "store_dir": quoted(wanted.store_dir / "jetstream"),
+                "domain": quoted(wanted.domain) if wanted.domain else "",
                 "sync_interval": "always" if wanted.sync_always else "",
                 "max_file": wanted.max_file,
                 "max_mem": wanted.max_memory,
@@ -304,11 +306,11 @@ class EmbeddedNats:
     def _leaf_lines(self) -> list[str]:
         lines = []
         if self.settings.leaf_port is not None:
-            address = _quote(f"{self.settings.host}:{self._leaf_port}")
+            address = quoted(f"{self.settings.host}:{self._leaf_port}")
             lines += [f"  listen: {address}", "  no_advertise: true"]
         if self.settings.leaf_remotes:
             remotes = [
-                f"    {{ url: {_quote(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes
+                f"    {{ url: {quoted(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes
             ]
             lines += ["  reconnect: 1s", "  remotes: [", *remotes, "  ]"]
         return lines
@@ -331,7 +333,3 @@ def _is_stopped(pid: int) -> bool:
             if thread.read_text().rpartition(")")[2].split()[0] != "T":
                 return False
     return True
-
-
-def _quote(value: object) -> str:
-    return msgspec.json.encode(str(value)).decode()

@@ -16,7 +16,7 @@ from aggregator.scenarios.edge.tokens import Account, Operator
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import ServerSettings
 from shared.nats.settings import AuthSettings
-from shared.settings import FilePath
+from shared.settings import FilePath, quoted
 
 HUB = "hub"
 SPOKES = ("spoke-1", "spoke-2")
@@ -120,16 +120,16 @@ class Network:
 
     @property
     def _leaves(self) -> str:
-        urls = ", ".join(_quoted(server.leaf_url) for server in self.clusters[HUB].servers.values())
+        urls = ", ".join(quoted(server.leaf_url) for server in self.clusters[HUB].servers.values())
         accounts = {} if self._is_cut else {each.key.public: self._credentials.path(each) for each in self.joined}
         remotes = "\n".join(
-            f"  {{ urls: [{urls}], account: {key}, credentials: {_quoted(path)} }}" for key, path in accounts.items()
+            f"  {{ urls: [{urls}], account: {key}, credentials: {quoted(path)} }}" for key, path in accounts.items()
         )
         return f"leafnodes {{ no_advertise: true, reconnect: 1s, remotes: [\n{remotes}\n] }}"
 
     def _settled(self, settings: ServerSettings, domain: str, leaves: str) -> ServerSettings:
         preload = "\n".join(f"  {each.key.public}: {self._operator.vouch(each)}" for each in self.joined)
-        directory = _quoted(settings.store_dir / "jwt")
+        directory = quoted(settings.store_dir / "jwt")
         resolver = f'{{ type: full, dir: {directory}, allow_delete: true, interval: "2m" }}'
         config = f"""
 operator: {self._operator.token}
@@ -188,7 +188,3 @@ def server_names() -> list[str]:
 
 def _members(cluster: str) -> list[Member]:
     return [Member(f"{cluster}-{number}") for number in range(1, SERVERS_EACH + 1)]
-
-
-def _quoted(value: object) -> str:
-    return msgspec.json.encode(str(value)).decode()

@@ -5,11 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
 from aggregator.demo.processes import Child
 from aggregator.demo.story import muster
 from aggregator.scenarios.fleet.nodes import here
+from shared.settings import quoted
 
 REGION = "eu"
 BLOCK = "nodes"
@@ -79,12 +78,12 @@ def relay_settings(region_url: str, centre_url: str) -> str:
 
 def _agent(site: str, upstream_url: str) -> str:
     return f"""\
-site = {_text(site)}
-region = {_text(REGION)}
-name = {_text(f"{site}-a")}
+site = {quoted(site)}
+region = {quoted(REGION)}
+name = {quoted(f"{site}-a")}
 
 [upstream]
-servers = [{_text(upstream_url)}]
+servers = [{quoted(upstream_url)}]
 
 [store]
 path = "agent.db"
@@ -100,12 +99,12 @@ listen = ""
 def _block(mode: str, source_url: str, stream: str, sample_minutes: float) -> str:
     return f"""
 [[stream]]
-name = {_text(BLOCK if mode == "sample" else "up")}
-mode = {_text(mode)}
+name = {quoted(BLOCK if mode == "sample" else "up")}
+mode = {quoted(mode)}
 
 [stream.source]
-servers = [{_text(source_url)}]
-stream = {_text(stream)}
+servers = [{quoted(source_url)}]
+stream = {quoted(stream)}
 settle = "200ms"
 
 [stream.sender]
@@ -123,19 +122,14 @@ name = "lifecycle"
 mode = "copy"
 
 [stream.source]
-servers = [{_text(source_url)}]
+servers = [{quoted(source_url)}]
 stream = "LIFECYCLE"
 
 [stream.target]
-prefix = {_text(site)}
+prefix = {quoted(site)}
 remove = "choria"
 """
 
 
 def _duration(minutes: float) -> str:
     return f"{here(minutes) // 1000}ms"
-
-
-def _text(value: str) -> str:
-    """Quote as TOML does: for these, as JSON does."""
-    return msgspec.json.encode(value).decode()

@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
-import msgspec
-
 from aggregator.topology.desired.settings import RenderSettings
 from aggregator.topology.render.permissions import CLIENTS, Account, Grant
 from aggregator.topology.render.servers import Server, authority
+from shared.settings import quoted
 
 CONFIG, AUTHORITY, CERTIFICATE, PRIVATE_KEY, LEAF_SEED = (
     "nats-server.conf",
@@ -36,7 +35,7 @@ def server_config(
     bounded = sum(each.most_connections for each in server.accounts)
     lines = [
         "# Written by muster-aggregator render from topology.toml: change that, and render again.",
-        f"server_name: {_quoted(server.name)}",
+        f"server_name: {quoted(server.name)}",
         _listen(server, wanted, server.address.port),
         f"max_connections: {max(wanted.max_connections, _ROOM + bounded)}",
         # Who has not said within this who he is makes room for others.
@@ -65,17 +64,17 @@ def server_config(
         lines += _block("leafnodes", _uplink(server, wanted, files))
     if server.peers:
         lines += _block("cluster", _cluster(server, wanted, files))
-    return "\n".join([*(["include " + _quoted(LEAF_SEED)] if server.uplinks else []), *lines, ""])
+    return "\n".join([*(["include " + quoted(LEAF_SEED)] if server.uplinks else []), *lines, ""])
 
 
 def _listen(server: Server, wanted: RenderSettings, port: int) -> str:
-    return f"listen: {_quoted(authority(wanted.listen or server.address.host, port))}"
+    return f"listen: {quoted(authority(wanted.listen or server.address.host, port))}"
 
 
 def _jetstream(server: Server, wanted: RenderSettings) -> list[str]:
-    lines = [f"store_dir: {_quoted(PurePosixPath(wanted.store) / server.name)}"]
+    lines = [f"store_dir: {quoted(PurePosixPath(wanted.store) / server.name)}"]
     if server.domain:
-        lines.append(f"domain: {_quoted(server.domain)}")
+        lines.append(f"domain: {quoted(server.domain)}")
     if server.stands_alone:
         # One disk: without it the server acknowledges up to two minutes before the disk has it.
         lines.append("sync_interval: always")
@@ -86,9 +85,9 @@ def _jetstream(server: Server, wanted: RenderSettings) -> list[str]:
 
 def _tls(files: PurePosixPath, *, handshake_first: bool = False, verify: bool = False) -> list[str]:
     lines = [
-        f"cert_file: {_quoted(files / CERTIFICATE)}",
-        f"key_file: {_quoted(files / PRIVATE_KEY)}",
-        f"ca_file: {_quoted(files / AUTHORITY)}",
+        f"cert_file: {quoted(files / CERTIFICATE)}",
+        f"key_file: {quoted(files / PRIVATE_KEY)}",
+        f"ca_file: {quoted(files / AUTHORITY)}",
     ]
     if handshake_first:
         lines.append("handshake_first: true")
@@ -112,17 +111,17 @@ def _account(account: Account, public_key: Callable[[str], str]) -> Iterator[str
     mapped = _mapped(account)
     if mapped or account.mapped:
         others = ((subject, mapped.get(to, to)) for subject, to in account.mapped)
-        pairs = [f"{_quoted(subject)}: {_quoted(to)}" for subject, to in (*others, *mapped.items())]
+        pairs = [f"{quoted(subject)}: {quoted(to)}" for subject, to in (*others, *mapped.items())]
         yield from _block("mappings", pairs)
     users = [line for grant in account.grants for line in _user(grant, public_key(grant.key), mapped)]
     given = [*_exports("service", account.lends), *_exports("stream", account.sends)]
     taken = [
-        f"{{ service: {{ account: {_quoted(lender)}, subject: {_quoted(subject)} }}"
-        f"{f', to: {_quoted(mapped[subject])}' if subject in mapped else ''} }}"
+        f"{{ service: {{ account: {quoted(lender)}, subject: {quoted(subject)} }}"
+        f"{f', to: {quoted(mapped[subject])}' if subject in mapped else ''} }}"
         for subject, lender in account.takes
     ]
     taken += [
-        f"{{ stream: {{ account: {_quoted(sender)}, subject: {_quoted(subject)} }} }}"
+        f"{{ stream: {{ account: {quoted(sender)}, subject: {quoted(subject)} }} }}"
         for subject, sender in account.hears
     ]
     for name, lines in (("users", users), ("exports", given), ("imports", taken)):
@@ -149,13 +148,13 @@ def _exports(kind: str, lent: tuple[tuple[str, str], ...]) -> Iterator[str]:
     for subject, names in others.items():
         # Pulls are answered with as many messages as were asked for.
         many = "response: stream, " if kind == "service" and _ANSWERED_OFTEN.search(subject) else ""
-        accounts = ", ".join(map(_quoted, names))
-        yield f"{{ {kind}: {_quoted(subject)}, {many}accounts: [{accounts}] }}"
+        accounts = ", ".join(map(quoted, names))
+        yield f"{{ {kind}: {quoted(subject)}, {many}accounts: [{accounts}] }}"
 
 
 def _user(grant: Grant, key: str, mapped: dict[str, str]) -> Iterator[str]:
     yield f"# {grant.key}"
-    yield f"{{ nkey: {key}, allowed_connection_types: [{_quoted(grant.connection)}], permissions: {{"
+    yield f"{{ nkey: {key}, allowed_connection_types: [{quoted(grant.connection)}], permissions: {{"
     # What a client publishes is looked at as it is once it is mapped, what comes over a leaf link as it came.
     is_mapped_before = grant.connection == CLIENTS
     published = tuple(mapped.get(subject, subject) if is_mapped_before else subject for subject in grant.publish)
@@ -165,22 +164,22 @@ def _user(grant: Grant, key: str, mapped: dict[str, str]) -> Iterator[str]:
 
 
 def _allowed(action: str, subjects: tuple[str, ...]) -> list[str]:
-    return [f"{action}: {{ allow: [", *_indented(_quoted(subject) for subject in subjects), "] }"]
+    return [f"{action}: {{ allow: [", *_indented(quoted(subject) for subject in subjects), "] }"]
 
 
 def _uplink(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
     scheme = "tls" if wanted.encrypt else "nats-leaf"
-    urls = ", ".join(_quoted(f"{scheme}://{authority(host, wanted.leaf_port)}") for host in server.uplinks)
-    tls = _block("tls", [f"ca_file: {_quoted(files / AUTHORITY)}", "handshake_first: true"]) if wanted.encrypt else []
-    remote = [f"urls: [{urls}]", f"account: {_quoted(server.accounts[0].name)}", f"nkey: ${LEAF_VARIABLE}", *tls]
+    urls = ", ".join(quoted(f"{scheme}://{authority(host, wanted.leaf_port)}") for host in server.uplinks)
+    tls = _block("tls", [f"ca_file: {quoted(files / AUTHORITY)}", "handshake_first: true"]) if wanted.encrypt else []
+    remote = [f"urls: [{urls}]", f"account: {quoted(server.accounts[0].name)}", f"nkey: ${LEAF_VARIABLE}", *tls]
     return ["reconnect: 2s", "remotes: [ {", *_indented(remote), "} ]"]
 
 
 def _cluster(server: Server, wanted: RenderSettings, files: PurePosixPath) -> list[str]:
-    routes = ", ".join(_quoted(f"nats-route://{authority(peer.host, wanted.route_port)}") for peer in server.peers)
+    routes = ", ".join(quoted(f"nats-route://{authority(peer.host, wanted.route_port)}") for peer in server.peers)
     tls = _tls(files, verify=True) if wanted.encrypt else []
     return [
-        f"name: {_quoted(server.cluster)}",
+        f"name: {quoted(server.cluster)}",
         _listen(server, wanted, wanted.route_port),
         f"routes: [{routes}]",
         *tls,
@@ -193,7 +192,3 @@ def _block(name: str, lines: list[str]) -> list[str]:
 
 def _indented(lines: object) -> list[str]:
     return [f"  {line}" for line in lines]  # type: ignore[attr-defined]
-
-
-def _quoted(value: object) -> str:
-    return msgspec.json.encode(str(value)).decode()
