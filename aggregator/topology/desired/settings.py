@@ -191,12 +191,11 @@ class TopologySettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         refuse_repeated("region", (region.name for region in self.regions))
-        refuse_repeated("site", (site.name for site in self.sites))
+        refuse_repeated("site", [*(site.name for site in self.sites), *(relay.name for relay in self.relays)])
         known = {region.name for region in self.regions}
         for site in self.sites:
             if site.region not in known:
                 raise ValueError(f"site {site.name!r} names the region {site.region!r}, there is no such [[region]]")
-        refuse_repeated("site", [*(site.name for site in self.sites), *(relay.name for relay in self.relays)])
         for relay in self.relays:
             for named in (relay.region, relay.into):
                 if named not in known | {HUB_PLACE} or relay.region == HUB_PLACE:

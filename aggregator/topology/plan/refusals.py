@@ -31,18 +31,20 @@ def refusals(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
             why = "" if origin.allow else _why(retention, stream.place.domain != origin.place.domain)
             if why:
                 yield f"{stream.place}: {stream.name} shall copy {origin.name} of {origin.place}, {why}: {_REMEDY}"
-        for source in stream.config.get("sources") or ():
-            yield from (_conflict_text(stream, source, each) for each in _gathered(stream, source, found, refused=True))
+        yield from _conflicts(stream, found, refused=True)
 
 
 def gatherings(wanted: Iterable[Desired], found: Found) -> Iterator[str]:
     """Say, one line each, what regions gather besides that, which is no reason to change nothing."""
     for stream in wanted:
         if isinstance(stream, DesiredStream):
-            for source in stream.config.get("sources") or ():
-                yield from (
-                    _conflict_text(stream, source, each) for each in _gathered(stream, source, found, refused=False)
-                )
+            yield from _conflicts(stream, found, refused=False)
+
+
+def _conflicts(stream: DesiredStream, found: Found, *, refused: bool) -> Iterator[str]:
+    for source in stream.config.get("sources") or ():
+        for each in _gathered(stream, source, found, refused=refused):
+            yield _conflict_text(stream, source, each)
 
 
 def _gathered(stream: DesiredStream, source: Config, found: Found, *, refused: bool) -> Iterator[Config]:
