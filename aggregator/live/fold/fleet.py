@@ -400,9 +400,9 @@ class Fleet:
         number = self._block(said.region, said.site, said.block)
         block = self.blocks[number]
         life = block.life(said.incarnation, archived_at)
-        since, through = self._believed_span(said, life, archived_at)
         # A run of an agent sends what it claims in its order.
         is_again = block.boot_id == said.boot_id[:_LONGEST_TEXT] and said.observed_through_us <= life.claimed_through
+        since, through = self._believed_span(said, archived_at, life.last if is_again else None)
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
         block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
         # One that is sent again, late, says nothing of now; one that repeats the last does.
@@ -448,11 +448,9 @@ class Fleet:
         if found or block.silent:
             self._contest(number, found, changes)
 
-    def _believed_span(self, said: Watermark, life: Life, archived_at: int) -> tuple[int, int]:
-        through = min(said.observed_through_us, archived_at)
-        if life.last is not None and said.observed_through_us <= life.claimed_through:
-            # Of a clock ahead, what claims no more than another did vouches for no more, however late it comes.
-            through = min(through, life.last.through)
+    def _believed_span(self, said: Watermark, archived_at: int, last: Mark | None) -> tuple[int, int]:
+        """Say which time counts of that which a watermark claims; ``last`` is one that claimed as much or more."""
+        through = min(said.observed_through_us, archived_at, *(() if last is None else (last.through,)))
         earliest = through - LOOK_BACK
         created = self._created_at(said.incarnation)
         if created <= said.observed_through_us:
