@@ -163,12 +163,15 @@ class IncrementalUpdate:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
         rebuilds = changed_senders.lost_stores(continuations, found)
         rebuilds_before = changed_senders.lost_stores(self._before.continuations, self._contested)
+        new, all_ = self._new.advisories, self._all.advisories
+        if found and not contests.unheard(new, found).isEmpty():
+            new = contests.heard(new, found)
+            self._touched = changed_senders.turns(new, self._going_on).persist()
+            self._survey = self._look()
         to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(rebuilds_before, rebuilds))
         if to_recompute is None:
-            return changed_senders.continued(
-                self._touched, self._new.advisories, self._going_on, rebuilds, self._known_through
-            )
-        new, all_ = (contests.heard(records.advisories, found) for records in (self._new, self._all))
+            return changed_senders.continued(self._touched, new, self._going_on, rebuilds, self._known_through)
+        all_ = contests.heard(all_, found)
         return changed_senders.partly_recomputed(
             (self._touched, to_recompute),
             (new, all_),
@@ -205,8 +208,6 @@ class IncrementalUpdate:
     def _to_recompute(self, contested: Collection[Contest], lost_stores: DataFrame | None) -> DataFrame | None:
         """Give the senders to be read anew, None where there are none; those of ``lost_stores``' blocks are."""
         found = []
-        if contested:
-            found.append(contests.unheard(self._new.advisories, contested).select(*SENDER))
         changed = contests.of_changed_blocks(self._all.advisories, self._contested, contested)
         if changed is not None:
             found.append(changed.select(*SENDER))
@@ -231,7 +232,8 @@ class IncrementalUpdate:
         together = found[0]
         for other in found[1:]:
             together = together.unionAll(other)
-        return together.distinct()
+        # It is looked at again and again, and each look would read history anew.
+        return computed_once(together.distinct())
 
 
 def _midnights(began: DataFrame, known_before: int) -> dict[int, int]:
