@@ -381,6 +381,7 @@ CONTINUATIONS = Table(
         ),
         Column("last_observed_through", "TIMESTAMP", "the last watermark, also where known time ends before it"),
         Column("last_advisory_ordinal", "BIGINT", "the last ordinal that it counts"),
+        Column("most_advisory_ordinal", "BIGINT", "the highest ordinal that any of its watermarks counts"),
         Column("first_observed_since", "TIMESTAMP", "the first observed_since that its watermarks have"),
         Column("first_observed_through", "TIMESTAMP", "the first watermark"),
         Column("first_archived_at", "TIMESTAMP", "when the hub's archive stored the first of its watermarks to come"),

@@ -200,6 +200,7 @@ def continuations(
         *LIFE,
         _mark("observed_through", "advisory_ordinal").alias("final"),
         _mark("last_observed_through", "last_advisory_ordinal").alias("last"),
+        "most_advisory_ordinal",
         _held_before().alias("held_before"),
         f.col("counted_from").alias("first_held"),
         *_RANGE,
@@ -213,6 +214,7 @@ def continuations(
         *LIFE,
         f.when(f.unix_micros("observed_through") <= known_through, mark).alias("final"),
         mark.alias("last"),
+        f.col("advisory_ordinal").alias("most_advisory_ordinal"),
         f.col("observed_since").alias("first_observed_since"),
         f.col("observed_through").alias("first_observed_through"),
         f.col("archived_at").alias("first_archived_at"),
@@ -228,6 +230,7 @@ def continuations(
         .agg(
             f.max("final").alias("final"),
             f.max("last").alias("last"),
+            f.max("most_advisory_ordinal").alias("most_advisory_ordinal"),
             f.max("held_before").alias("held_before"),
             f.min("first_held").alias("first_held_before"),
             *((f.max if name.startswith("last") else f.min)(name).alias(name) for name in _RANGE),
@@ -269,6 +272,7 @@ def continuations(
         _missing_count(reached, held_count).alias("missing_count"),
         f.col("last.through").alias("last_observed_through"),
         f.col("last.reached").alias("last_advisory_ordinal"),
+        "most_advisory_ordinal",
         *_RANGE,
         "doubled_ordinal",
         f.timestamp_micros("put_back_from").alias("put_back_from"),
@@ -301,15 +305,12 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
         .withColumnRenamed("incarnation", "life")
     )
     last = _mark("last_observed_through", "last_advisory_ordinal")
-    final = f.col("advisory_ordinal")
-    # What lay beyond known time counts ordinals too.
-    counted = f.greatest(final, "last_advisory_ordinal")
+    # What lay beyond known time counts ordinals too, and what counted more before an older store was put back.
+    final, counted = f.col("advisory_ordinal"), f.col("most_advisory_ordinal")
     is_behind = (f.col("mark.through") <= f.col("last_observed_through")) & (f.col("mark") != last)
     late = is_behind | (f.col("reached") < final) | (f.col("ordinal") <= counted)
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
     late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (counted > 0)
-    # Before its count fell it counted more than its last one does, which is all that was kept of it.
-    late |= f.col("ordinal").isNotNull() & f.col("put_back_from").isNotNull()
     is_same_life = f.col("life") == f.col("incarnation")
     late_in_store = f.col("store").eqNullSafe(_store()) & (f.col("mark.through") <= f.col("last_observed_through"))
     found = before.join(told, [*BLOCK]).where(f.when(is_same_life, late).otherwise(late_in_store))
