@@ -84,6 +84,7 @@ uncounted AS (
 watched; null: there was none. An agent whose advisories are missing did watch.
 """
 
+
 OUTAGES = Table(
     "outages",
     "A view: every outage of every sender, from its last word before to its first word after.",
@@ -119,10 +120,7 @@ OUTAGES = Table(
 # blind span the agent waits anew, and where the hub did not get the end of one, nobody knows since when. Only where a
 # site has no outage that was watched so, the others tell, by what was watched of their silence at last: that is not
 # longer than stale_after, but may be nothing, so they stand for no less than imported ones, noticed when they begin.
-# Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
-OUTAGES_QUERY = """
-WITH {covered},
-{uncounted},
+_PLACED = """
 watched AS (
   SELECT region, site, {micros}(max(ended_at)) - {micros}(min(started_at)) AS watched_us
   FROM {prefix}site_coverage
@@ -155,11 +153,19 @@ placed AS (
     CASE WHEN watched_us > span_us THEN CAST(site_outage_count AS DOUBLE) * span_us / watched_us ELSE 0.0 END AS usual
   FROM sited
 ),
+judged_places AS (
+  SELECT *, greatest({fewest}, 3 + usual + 6 * sqrt(usual)) AS enough,
+    CAST(floor(place / 1000000.0) AS BIGINT) AS whole
+  FROM placed
+)
+"""
+"""Every outage with its place among those of its site (``judged_places``), in millionths of the span of an incident."""
+
+_TOGETHER = """
 counted AS (
   SELECT *, count(*) OVER (PARTITION BY region, site, planned ORDER BY place
-      RANGE BETWEEN CURRENT ROW AND 1000000 FOLLOWING) AS ahead,
-    greatest({fewest}, 3 + usual + 6 * sqrt(usual)) AS enough
-  FROM placed
+      RANGE BETWEEN CURRENT ROW AND 1000000 FOLLOWING) AS ahead
+  FROM {chosen}
 ),
 crowded AS (
   SELECT *, max(ahead) OVER (PARTITION BY region, site, planned ORDER BY place
@@ -189,11 +195,32 @@ together AS (
     min(started_at) OVER (PARTITION BY region, site, is_crowded, number, part) AS began_at
   FROM cut
 )
+"""
+"""Which of the ``chosen`` outages make an incident (``together``): those that are crowded, and enough of them."""
+
+
+def _written_out(query: str, chosen: str) -> str:
+    together = _TOGETHER.replace("{chosen}", chosen)
+    parts = {"covered": COVERED, "uncounted": _UNCOUNTED, "placed": _PLACED, "together": together}
+    for name, text in parts.items():
+        query = query.replace(f"{{{name}}}", text.strip())
+    return query
+
+
+# Engines leave out the windows where nobody asks for the incident: then a sender's outages cost what they are.
+OUTAGES_QUERY = _written_out(
+    """
+WITH {covered},
+{uncounted},
+{placed},
+{together}
 SELECT region, site, block, sender_id, started_at, ended_at, ended_by, advisory_at AS noticed_at,
   {micros}(ended_at) - started_us AS duration_us, CAST(down_us AS BIGINT) AS down_us, episode, planned,
   basis, CASE WHEN is_crowded AND size >= enough THEN began_at END AS incident_started_at
 FROM together
-""".replace("{covered}", COVERED.strip()).replace("{uncounted}", _UNCOUNTED.strip())
+""",
+    chosen="judged_places",
+)
 
 INCIDENTS = Table(
     "incidents",
@@ -208,6 +235,7 @@ INCIDENTS = Table(
         Column("ended_at", "TIMESTAMP", "when the last member was heard again, or retired; null: somebody is down"),
         Column("duration_us", "BIGINT", "microseconds from started_at to ended_at; null: not over"),
         Column("noticed_at", "TIMESTAMP", "when the first member became stale"),
+        Column("down_us", "BIGINT", "sender-microseconds of its outages that count as down"),
         Column("sender_count", "BIGINT", "how many senders fell silent, in however many blocks"),
         Column("outage_count", "BIGINT", "how many outages: more where a sender flaps"),
         Column("still_down_count", "BIGINT", "outages that go on"),
@@ -216,24 +244,49 @@ INCIDENTS = Table(
     ),
     identity=("region", "site", "started_at"),
 )
-INCIDENTS_QUERY = """
-WITH found AS (
-  SELECT region, site, incident_started_at AS started_at, max(ended_at) AS last_ended_at, min(noticed_at) AS noticed_at,
+# Windows over all outages would take most of the time. So first those are chosen that may be crowded: where as many as
+# are enough lie within a span, half of them lie in one of two spans next to each other. The rest lies alone.
+INCIDENTS_QUERY = _written_out(
+    """
+WITH {covered},
+{uncounted},
+{placed},
+dense AS (
+  SELECT region, site, whole
+  FROM judged_places
+  WHERE NOT planned
+  GROUP BY region, site, whole, enough
+  HAVING 2 * count(*) >= enough
+),
+around AS (
+  SELECT DISTINCT region, site, whole + step AS whole FROM dense CROSS JOIN (VALUES (-1), (0), (1)) AS steps (step)
+),
+chosen AS (
+  SELECT p.*
+  FROM judged_places p
+  JOIN around a ON a.region = p.region AND a.site = p.site AND a.whole = p.whole
+  WHERE NOT p.planned
+),
+{together},
+found AS (
+  SELECT region, site, began_at AS started_at, max(ended_at) AS last_ended_at, min(advisory_at) AS noticed_at,
     count(DISTINCT sender_id) AS sender_count, count(DISTINCT (block, sender_id)) AS block_sender_count,
-    count(*) AS outage_count, count(*) - count(ended_at) AS still_down_count
-  FROM {prefix}outages
-  WHERE incident_started_at IS NOT NULL
-  GROUP BY region, site, incident_started_at
+    count(*) AS outage_count, count(*) - count(ended_at) AS still_down_count, CAST(sum(down_us) AS BIGINT) AS down_us
+  FROM together
+  WHERE is_crowded AND size >= enough
+  GROUP BY region, site, began_at
 )
 SELECT f.region, f.site, f.started_at,
   CASE WHEN f.still_down_count = 0 THEN f.last_ended_at END AS ended_at,
   CASE WHEN f.still_down_count = 0 THEN {micros}(f.last_ended_at) - {micros}(f.started_at) END AS duration_us,
-  f.noticed_at, f.sender_count, f.outage_count, f.still_down_count, d.sender_count AS site_sender_count,
+  f.noticed_at, f.down_us, f.sender_count, f.outage_count, f.still_down_count, d.sender_count AS site_sender_count,
   CAST(f.block_sender_count AS DOUBLE) / d.sender_count AS share
 FROM found f
 LEFT JOIN {prefix}site_availability_daily d
   ON d.region = f.region AND d.site = f.site AND d.day = CAST(f.started_at AS DATE)
-"""
+""",
+    chosen="chosen",
+)
 
 OUTAGE_VIEWS = (
     (OUTAGES, OUTAGES_QUERY),

@@ -164,6 +164,22 @@ def test_chance_at_a_large_site_makes_no_incident_and_a_failure_of_many_makes_on
     assert spread <= STALE_AFTER // 2
 
 
+def test_an_incident_consists_of_the_outages_that_name_it_wherever_in_time_they_lie(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    clumps = [(START + chance.randrange(29 * DAY), chance.randrange(1, 2 * STALE_AFTER)) for _ in range(150)]
+    failed = [begin + chance.randrange(length) for begin, length in clumps for _ in range(chance.randrange(2, 13))]
+    intervals = [each for number, at in enumerate(failed) for each in life("ams1", f"n{number}", (at, at + HOUR))]
+    SmallLakehouse(tmp_path).roll_up(intervals, observed("ams1", MONTH_END), MONTH_END)
+    with open_tables(tmp_path) as tables:
+        told = tables.rows("SELECT started_at, ended_at, sender_count, down_us FROM incidents ORDER BY 1")
+        named = tables.rows(
+            "SELECT incident_started_at, max(ended_at), count(*), sum(down_us) FROM outages"
+            " WHERE incident_started_at IS NOT NULL GROUP BY 1 ORDER BY 1"
+        )
+    assert told == named
+    assert 50 < len(told) < len(clumps)
+
+
 def figures_of(warehouse: Path, site: str) -> Figures:
     with open_tables(warehouse) as tables:
         return read_figures(tables, Choice(sites=(site,)), REGISTRATION_INTERVAL)
