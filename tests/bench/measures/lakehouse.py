@@ -1,22 +1,20 @@
 """How long it takes from advisories to committed tables, beside DuckDB; what one more day costs; what queries take."""
 
-import time
 from collections.abc import Mapping
 from math import log10
 from pathlib import Path
-from statistics import median
 
 import duckdb
 from pyspark import SparkContext
 
-from aggregator.lakehouse.query.engine import Tables, open_tables
+from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.schemas import SENDER_DAY_EXCEPTIONS
 from shared.instants import DAY, HOUR
+from tests.bench.answers import rows_of_answers
 from tests.bench.fleet_history import START, Fleet, write_history
 from tests.bench.report import RecordsLost, Row, Table
 from tests.bench.stage import Options
 from tests.bench.warehouses import MASTER, Cost, Warehouse, derive_in_duckdb
-from tests.support.documents.example_queries import EXAMPLES
 
 DAYS, MANY_DAYS = 90, 360
 SHARE_OF_MANY_DAYS = 4
@@ -164,16 +162,15 @@ async def fleets(options: Options) -> Table:
             "rows of days": exceptions,
             "processor time": cost.processor_seconds,
         }
-    with open_tables(options.directory / "lake") as tables:
-        rows += [Row(what, "s", _asked(tables, query), must=2, better="less") for what, query in _QUESTIONS.items()]
     SparkContext.getOrCreate().stop()
+    answers, without_rows = rows_of_answers(options.directory / "lake", must=2)
     return Table(
         measure="lakehouse-fleets",
         title=f"a year of fleets that are mostly up; {MASTER}",
         command=options.command("lakehouse-fleets"),
         yardstick="all there are",
-        rows=rows,
-        notes=_plot(drawn),
+        rows=rows + answers,
+        notes=without_rows + _plot(drawn),
     )
 
 
@@ -185,28 +182,6 @@ def _plot(fleets: Mapping[str, Mapping[str, float]]) -> list[str]:
         for name, figures in fleets.items()
         for what, figure in figures.items()
     ]
-
-
-_QUESTIONS = {
-    "one sender's year, day by day": """
-        SELECT day, availability_known FROM sender_availability_daily WHERE sender_id = 'node7.example' ORDER BY day
-    """,
-    "the worst 100 of a month": EXAMPLES["sender_reliability"].replace("2026-03-01", "2025-05-01"),
-    "the fleet's curve of a year": """
-        SELECT day, availability_known, coverage FROM fleet_availability_daily ORDER BY day
-    """,
-}
-
-
-def _asked(tables: Tables, query: str) -> float:
-    """Ask once, and then three times; give the median of these, which are warm."""
-    taken = []
-    for _ in range(1 + 3):
-        began = time.perf_counter()
-        if not tables.rows(query):
-            raise RecordsLost(f"no answer to {query}")
-        taken.append(time.perf_counter() - began)
-    return median(taken[1:])
 
 
 def _warm_up(options: Options) -> None:

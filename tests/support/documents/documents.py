@@ -45,6 +45,16 @@ def questions(documents: Documents) -> list[Question]:
     ]
 
 
+def recipes() -> dict[str, list[str]]:
+    """Give the queries of each recipe by its title."""
+    sections = re.split(r"^## (.*)$", RECIPES.read_text(), flags=re.MULTILINE)[1:]
+    titles, texts = sections[::2], sections[1::2]
+    return {
+        title: [block for name, block in _FENCED.findall(text) if name == "sql"]
+        for title, text in zip(titles, texts, strict=True)
+    }
+
+
 def commands(documents: Documents) -> list[list[str]]:
     """Give the arguments of each command that asks the tables, without where its output goes."""
     lines = [line for block in examples(documents, "") for line in _COMMAND.findall(block)]
