@@ -14,7 +14,7 @@ from aggregator.live.fold.view import Source
 from shared.instants import LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
 from tests.support.lakehouse.hub import Block, Message, said
-from tests.unit.live.test_view import START, Told, in_conditions
+from tests.support.live.told import START, Told, in_conditions
 
 SENDERS = [f"web{number}" for number in range(100)]
 
