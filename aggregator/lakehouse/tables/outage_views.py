@@ -47,6 +47,8 @@ covered AS (
 """
 """Every outage (``downs``), and which of them lie wholly in declared maintenance (``covered``)."""
 
+# Said twice is that coverage begins before an outage ends: DuckDB compares with known time only behind the join, of
+# which all blind spans of the site would come that end after the outage began.
 _UNCOUNTED = """
 hidden AS (
   SELECT d.region, d.site, d.block, d.sender_id, d.started_at,
@@ -57,8 +59,8 @@ hidden AS (
   CROSS JOIN known k
   JOIN {prefix}site_coverage c
     ON c.region = d.region AND c.site = d.site AND c.block = d.block
-    AND c.started_at < coalesce(d.ended_at, k.known_through) AND c.ended_at > d.started_at
-  WHERE NOT c.known
+    AND (c.started_at < d.ended_at OR d.ended_at IS NULL) AND c.ended_at > d.started_at
+  WHERE NOT c.known AND c.started_at < coalesce(d.ended_at, k.known_through)
   UNION ALL
   SELECT t.region, t.site, t.block, t.sender_id, t.started_at, {micros}(greatest(t.started_at, t.planned_from)),
     {micros}(least(t.ended_at, t.planned_to, k.known_through)), NULL
