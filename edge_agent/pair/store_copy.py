@@ -23,6 +23,7 @@ from nats.aio.msg import Msg
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.records import Lane
 from edge_agent.pair.log import Writer
+from edge_agent.store import schema
 from edge_agent.store.chunks import CHUNK_BYTES, read_pending
 from edge_agent.store.marker import forget
 from edge_agent.store.outbox_index import set_apart_row
@@ -59,6 +60,13 @@ COPY_EVERY = 60.0
 IDLE_AFTER = 30.0
 """For how long, in seconds, a copy is kept that nobody asks for any more."""
 _LOOK_EVERY = 0.01
+# SQLite before 3.27 (EL8) has no VACUUM INTO, and nothing interrupts its backup.
+_NEW_COPY = f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {schema.NEW_STORE}"
+# What is said of a process, and asked of one, is not the other's. The last row ids come behind the rows.
+_COPIED_TABLES = (
+    "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('status', 'operator_request') "
+    "ORDER BY name = 'sqlite_sequence'"
+)
 
 
 class NoCopy(Exception):
@@ -164,16 +172,21 @@ class CopyDesk:
 
     def _write_copy(self) -> tuple[int, str]:
         self._path.unlink(missing_ok=True)
-        with closing(sqlite3.connect(self._store_path, timeout=30, isolation_level=None)) as database:
-            self._copied_from = database
-            try:
-                database.execute("VACUUM INTO ?", (str(self._path),))
-            finally:
-                self._copied_from = None
+        try:
+            with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as copy:
+                self._copied_from = copy
+                copy.executescript(_NEW_COPY)
+                copy.execute("ATTACH ? AS store", (str(self._store_path),))
+                tables = copy.execute(_COPIED_TABLES).fetchall()
+                copy.execute("BEGIN")
+                for (table,) in tables:
+                    copy.execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
+                    copy.execute(f"INSERT INTO {table} SELECT * FROM store.{table}")  # noqa: S608 - names of ours
+                copy.execute("COMMIT")
+        finally:
+            self._copied_from = None
         with closing(sqlite3.connect(self._path, isolation_level=None)) as database:
             check_records(database)
-            # What is said of a process, and asked of one, is not the other's.
-            database.executescript("BEGIN; DELETE FROM status; DELETE FROM operator_request; COMMIT;")
         return self._path.stat().st_size, _digest(self._path)
 
     def _piece(self, offset: int) -> bytes:

@@ -104,7 +104,6 @@ _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
 _OF_THE_DISK = (errno.EIO, errno.ENXIO, errno.EUCLEAN)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_CORRUPTFS)
 # Another format, or a file that ends too soon: what it holds, not what the disk does.
 _UNSOUND = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_IOERR_SHORT_READ)
 
@@ -300,7 +299,7 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
     else:
         # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
         reason = str(error)
-        fails = may_be_the_disk(error) or _code(error) in _UNREADABLE
+        fails = may_be_the_disk(error) or _code(error) == sqlite3.SQLITE_IOERR_CORRUPTFS
     otherwise = _FULL if _is_full(path.parent) else OWNER
     return StoreUnusable(f"store {path}: {reason}; {_DISK if fails else otherwise}")
 
@@ -327,8 +326,7 @@ def _create(path: Path, *, replaces_lost: bool) -> None:
     made = path.with_name(path.name + ".new")
     made.unlink(missing_ok=True)
     with closing(sqlite3.connect(made, isolation_level=None)) as database:
-        database.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        database.executescript(f"BEGIN; {schema.CREATE} PRAGMA user_version={schema.VERSION}; COMMIT;")
+        database.executescript(schema.NEW_STORE)
         database.execute("INSERT INTO origin VALUES (?)", (replaces_lost,))
     made.replace(path)
 

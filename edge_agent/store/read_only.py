@@ -127,11 +127,11 @@ def store_reader(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _remedy(error: sqlite3.Error) -> str:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR:
+        return _DISK
     if may_be_the_disk(error):
         return f"{_SET_ASIDE}, unless {_DISK}"
-    if is_damage(error):
-        return _SET_ASIDE
-    return _DISK if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR else _READERS
+    return _SET_ASIDE if is_damage(error) else _READERS
 
 
 def _open(path: Path) -> sqlite3.Connection:

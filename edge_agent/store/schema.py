@@ -165,6 +165,7 @@ CREATE TABLE status (
   body TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+NEW_STORE = f"PRAGMA auto_vacuum=INCREMENTAL; BEGIN; {CREATE} PRAGMA user_version={VERSION}; COMMIT;"
 
 OUTBOXES = {
     Lane.ADVISORIES: "advisory_outbox",

@@ -17,6 +17,8 @@ import msgspec
 T = TypeVar("T")
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NOT_READ = sqlite3.SQLITE_IOERR_READ
+"""What SQLite before 3.32 (EL8) says of EIO."""
 _NO_TEXT = "Could not decode to UTF-8"
 
 
@@ -47,12 +49,14 @@ def damage_detection() -> Iterator[None]:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Tell whether SQLite found the file damaged; Python, which reads its texts, gives no code where one is none."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED or str(error).startswith(_NO_TEXT)
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF in _DAMAGED or code == _NOT_READ or str(error).startswith(_NO_TEXT)
 
 
 def may_be_the_disk(error: sqlite3.Error) -> bool:
     """Tell whether SQLite says of damage what it says of a disk that fails to read (SQLITE_IOERR_CORRUPTFS), too."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT
+    code = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF == sqlite3.SQLITE_CORRUPT or code == _NOT_READ
 
 
 ROWS_PER_STATEMENT = (400, 100, 25, 5, 1)

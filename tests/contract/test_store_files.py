@@ -251,8 +251,8 @@ async def test_a_store_that_holds_less_than_was_committed_is_a_lost_one(path: Pa
     async with opened(path) as store:
         await store.commit(batch(1, [] if "without rows" in what else [advisory("a")]))
         if what == "an older copy":
-            with closing(sqlite3.connect(path)) as database:
-                database.execute("VACUUM INTO ?", (str(path.with_name("older")),))
+            with closing(sqlite3.connect(path)) as database, closing(sqlite3.connect(path.with_name("older"))) as older:
+                database.backup(older)
             await store.commit(batch(2, [advisory("b")]))
         copy = path.parent / "copy" / path.name
         copy.parent.mkdir()

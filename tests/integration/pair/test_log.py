@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -135,7 +136,8 @@ async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
     prepare(ours)
     store = await SqliteStore.open(theirs, 1 << 30)
     state = BlockState(SourcePosition("REGISTRATION", Incarnation(1, 2), 7), Policy(1, 1, 1, 1))
-    await store.commit(BatchCommit(BlockId("eu-west", "dub1", "nodes"), state, NO_CHANGES, []))
+    rows = [registration("node", "r"), registration("node", "r")]
+    await store.commit(BatchCommit(BlockId("eu-west", "dub1", "nodes"), state, NO_CHANGES, rows))
     await store.write_status({"agent": {"pid": 1}})
     with pytest.raises(NoCopy, match="it does not answer"):
         await fetch_copy(site.client, SUBJECT, B, ours)
@@ -162,13 +164,21 @@ async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
         "agent.db.marker",
     ]
     assert not list(theirs.parent.glob("*.handed-over"))
-    with closing(sqlite3.connect(ours)) as database:
-        assert database.execute("SELECT COUNT(*) FROM status").fetchone() == (0,)
+    handed_over = contents(ours)
+    assert handed_over["status"] == []
+    assert handed_over["sqlite_sequence"]
+    assert handed_over == contents(theirs) | {"status": [], "operator_request": []}
     copy = await SqliteStore.open(ours, 1 << 30)
     try:
         assert [known for _, known in await copy.known_blocks()] == [state]
     finally:
         await copy.close()
+
+
+def contents(path: Path) -> dict[str, list[Any]]:
+    with closing(sqlite3.connect(path)) as database:
+        tables = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        return {table: sorted(database.execute(f"SELECT * FROM {table}")) for (table,) in tables}
 
 
 async def test_damage_that_nobody_has_met_yet_is_not_handed_over(site: Site, tmp_path: Path) -> None:
@@ -220,7 +230,7 @@ async def test_who_stops_handing_over_holds_no_store_open(site: Site, tmp_path: 
     prepare(theirs)
     ours.parent.mkdir()
     with closing(sqlite3.connect(theirs)) as database, database:
-        database.execute("CREATE TABLE large AS SELECT randomblob(100 << 20) AS content")
+        database.execute("INSERT INTO recorded_input (block, body) VALUES ('', randomblob(100 << 20))")
     serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
     asking = asyncio.create_task(until(lambda: hands_over(site, B, ours), "the store is handed over"))
     await until(lambda: theirs in files_held(), "the copy is being made")
