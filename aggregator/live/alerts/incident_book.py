@@ -36,15 +36,19 @@ CREATE TABLE IF NOT EXISTS receivers (receiver TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 _NEWS: Final = """
 SELECT body, stage FROM (
-    SELECT *, 0 AS stage FROM incidents
-    UNION ALL SELECT *, 1 FROM incidents WHERE ended_at_us IS NOT NULL
-    UNION ALL SELECT *, 1 + json_extract(CAST(body AS TEXT), '$.growth_count') FROM incidents WHERE ended_at_us IS NULL
-) LEFT JOIN (SELECT incident_id, 1 AS began FROM notices WHERE receiver = :receiver AND ended = 0) USING (incident_id)
-WHERE (incident_id, stage) NOT IN (SELECT incident_id, ended FROM notices WHERE receiver = :receiver)
-    AND (stage = 1 AND began OR coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '')
-    AND (stage = 0 OR stage = 1 AND ended_at_us IS NOT NULL OR stage > 1 AND began)
+    SELECT incident_id, 0 AS stage FROM incidents
+    UNION ALL SELECT incident_id, 1 FROM incidents WHERE ended_at_us IS NOT NULL
+    UNION ALL SELECT incident_id, 1 + json_extract(CAST(body AS TEXT), '$.growth_count') FROM incidents
+        WHERE ended_at_us IS NULL AND json_extract(CAST(body AS TEXT), '$.growth_count') > 0
+) AS due JOIN incidents USING (incident_id)
+WHERE NOT EXISTS (SELECT 1 FROM notices WHERE receiver = :receiver AND incident_id = due.incident_id AND ended = stage)
+    AND (stage = 1 AND :began OR coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '')
+    AND (stage < 2 OR :began)
 ORDER BY started_at_us, stage LIMIT :limit
-"""
+""".replace(
+    ":began",
+    "EXISTS (SELECT 1 FROM notices WHERE receiver = :receiver AND incident_id = due.incident_id AND ended = 0)",
+)
 _KNOWN_MOVES: Final = 10 * SECOND
 MOST_ENDED: Final = 10_000
 """How many incidents that have ended are kept."""
