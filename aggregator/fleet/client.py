@@ -31,13 +31,16 @@ class LiveClient:
         address = f"[{live.address}]" if ":" in live.address else live.address
         self.url = (url or f"{'https' if live.tls_cert else 'http'}://{address}:{live.port}").rstrip("/")
         if not _is_of_a_service(self.url):
-            raise click.ClickException(f"{url} is not the address of a service: write http://... or https://...")
+            raise click.ClickException(f"{self.url} is not the address of a service: write http://... or https://...")
         self._token = os.environ.get(TOKEN_VARIABLE, "").strip()
         if not (self._token.isascii() and self._token.isprintable()):
             raise click.ClickException(f"{TOKEN_VARIABLE} holds no token, which is one line of ASCII")
         context = ssl.create_default_context()
         if live.tls_cert and url is None:
-            context.load_verify_locations(Path(live.tls_cert))
+            try:
+                context.load_verify_locations(Path(live.tls_cert))
+            except OSError as error:
+                raise click.ClickException(f"tls_cert {live.tls_cert}: {reason_of(error)}") from error
         self._opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirects
         )

@@ -123,3 +123,14 @@ async def test_top_shows_the_worst_first_and_sender_tells_a_story(tmp_path: Path
         assert "is muster-aggregator serve running?" in gone.stderr
     finally:
         await hub.server.stop()
+
+
+async def test_a_certificate_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "aggregator.toml"
+    config.write_text(
+        '[hub]\nservers = ["nats://127.0.0.1:4222"]\n[lakehouse]\npath = "lake"\n'
+        '[live]\nlisten = "127.0.0.1:8480"\ntls_cert = "none.pem"\ntls_key = "none.key"\n'
+    )
+    answer = await muster("top", "--config", str(config), "--once")
+    assert answer.returncode == 1
+    assert answer.stderr == f"muster-aggregator: tls_cert {tmp_path / 'none.pem'}: no such file or directory\n"
