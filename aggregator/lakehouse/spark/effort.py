@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.lakehouse.tables.definition import Table
@@ -75,8 +76,11 @@ def computed_once(rows: DataFrame) -> DataFrame:
     Only where no executor is a process of its own: what such a one has kept is gone with it, and a plan that begins
     there could not be computed again. Elsewhere rows are kept beside their plan.
     """
-    context = rows.sparkSession.sparkContext
-    return rows.localCheckpoint() if (context.master or "").partition("[")[0] == "local" else rows.persist()
+    spark = rows.sparkSession
+    if (spark.sparkContext.master or "").partition("[")[0] != "local":
+        return rows.persist()
+    # Many are read from the disk: into memory Spark would unroll all that has room, and leave none to sum them up in.
+    return rows.localCheckpoint(storageLevel=None if _are_few(spark) else StorageLevel.DISK_ONLY)
 
 
 def joined_as(windows: DataFrame, count: int) -> DataFrame:

@@ -371,3 +371,13 @@ def test_many_windows_are_not_handed_out_whole_however_small_the_files_they_are_
     pieces = session.range(2).join(windows.select("id", "known_us"), ["id"], "left")
     plan = pieces._jdf.queryExecution().executedPlan().toString()
     assert join in plan
+
+
+@pytest.mark.parametrize(("new_count", "in_memory"), [(0, True), (effort.FEW_ROWS + 1, False)])
+def test_many_rows_that_are_computed_once_leave_the_memory_to_what_sums_them_up(
+    spark: SparkSession, new_count: int, in_memory: bool
+) -> None:
+    session = spark.newSession()
+    effort.fit(session, (), new_count, {})
+    plan = effort.computed_once(session.range(2))._jdf.queryExecution().logical()
+    assert plan.rdd().getStorageLevel().useMemory() is in_memory
