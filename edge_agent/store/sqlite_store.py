@@ -43,7 +43,7 @@ from edge_agent.store.port import (
     StoreUnwritable,
 )
 from edge_agent.store.senders import Incarnations, load_senders
-from edge_agent.store.sqlite import damage_detection, in_thread, transact
+from edge_agent.store.sqlite import StoreDamaged, damage_detection, in_thread, transact
 from shared.identifiers import BlockId
 from shared.tasks import to_its_end
 
@@ -343,8 +343,10 @@ class SqliteStore:
         except BaseException as error:
             self._incarnations.forget_uncommitted()
             self._log.forget_uncommitted()
-            if isinstance(error, sqlite3.OperationalError):
-                self._refused = self._unwritable(error)
+            # A disk that is nearly full may fail to read for that.
+            met = error.__cause__ if isinstance(error, StoreDamaged) and self._space.is_short else error
+            if isinstance(met, sqlite3.OperationalError):
+                self._refused = self._unwritable(met)
                 if self._refused is not None:
                     raise self._refused from error
             raise
