@@ -125,6 +125,12 @@ async def test_the_member_that_uploads_says_what_it_cannot_read(pair: PairStage)
     async with registering(pair.stage.site, "a"):
         await pair.a.agent.start()
         await until(knows(pair, "a"), "one is known")
+
+        async def has_vouched() -> bool:
+            return bool(await region.watermarks())
+
+        # It says its last watermark again, so there must be one.
+        await until(has_vouched, "its first watermark")
     assert not any(mark.condition for mark in await region.watermarks())
     await pair.stage.site.server.stop()
 
