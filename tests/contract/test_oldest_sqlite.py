@@ -73,7 +73,7 @@ def build(directory: Path) -> Path:
 def test_the_stores_do_what_they_must_with_the_oldest_sqlite(oldest: Path) -> None:
     left_out = (f"--ignore=tests/contract/{name}" for name in LEFT_OUT)
     ran = subprocess.run(
-        [sys.executable, "-c", RUN, "-q", "-pno:cacheprovider", "-pno:xdist", *left_out, *TESTS],
+        [sys.executable, "-c", RUN, "-q", "--maxfail=5", "-pno:cacheprovider", "-pno:xdist", *left_out, *TESTS],
         cwd=ROOT,
         env=os.environ | {"LD_LIBRARY_PATH": str(oldest)},
         capture_output=True,
