@@ -218,10 +218,10 @@ class Service:
     async def _look_on(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            if not self.feed.is_ready:
-                # A view from before the archive was read knows nothing.
-                continue
             view = self.view
+            if not (self.feed.is_ready and view.sourcing.caught_up_at):
+                # A view from before the archive was read, which somebody may just have asked for, knows nothing.
+                continue
             self._publish(view)
             for extension in self.extensions:
                 await extension.look(self, view)

@@ -12,12 +12,20 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from msgspec.structs import replace
+
+from aggregator.config import AggregatorSettings, load
+from aggregator.live.alerts.incidents import Incident
+from aggregator.live.alerts.watch import IncidentWatch
+from aggregator.live.fold.view import View
+from aggregator.live.service.server import Service
 from shared.instants import HOUR, MINUTE
 from shared.nats.settings import ConnectionSettings
+from shared.tasks import cancel_all
 from tests.support.agent.agent_stage import FLEET, registering
 from tests.support.command_process import running
 from tests.support.lakehouse.hub import Block, Hub
-from tests.support.live.live_service import LiveService, serving
+from tests.support.live.live_service import LiveService, serving, write_settings
 from tests.support.pair.pair_stage import pair_stage
 from tests.support.waiting import until
 
@@ -148,6 +156,47 @@ def test_damaged_files_are_set_aside_in_one_line_and_a_backup_tells_nobody_twice
     (began, ended) = receiver.told
     assert [began["event"], ended["event"]] == ["began", "ended"]
     assert began["incident_id"] == ended["incident_id"]
+
+
+class ServiceAskedEarly(Service):
+    """Shows at first what somebody asked for before the archive was read."""
+
+    shown_early = 0
+
+    @property
+    def view(self) -> View:
+        if not self.feed.is_ready or self.shown_early == 2:
+            return super().view
+        self.shown_early += 1
+        return View(self.feed.fleet, replace(self.feed.sourcing, caught_up_at=0), HOUR)
+
+
+class CountedLooks(IncidentWatch):
+    count = 0
+
+    async def look(self, service: Service, view: View) -> None:
+        await super().look(service, view)
+        self.count += 1
+
+
+def test_a_view_from_before_the_archive_was_read_opens_no_incident(tmp_path: Path) -> None:
+    dub1, at = Block("eu-west", "dub1"), now() - HOUR
+
+    async def looked_at(settings: AggregatorSettings) -> list[Incident]:
+        watch = CountedLooks(settings)
+        service = ServiceAskedEarly(settings, extensions=[watch])
+        serving_on = asyncio.create_task(service.run())
+        try:
+            await until(lambda: watch.count and service.shown_early == 2, "it has looked")
+            return watch.book.recent()
+        finally:
+            await cancel_all([serving_on])
+            service.close()
+
+    with Hub(tmp_path / "hub") as hub:
+        hub.publish([dub1.new("web1", at), dub1.watermark(at, now())])
+        settings = load(write_settings(tmp_path, hub.connection, 'unknown_after = "2h"\n'))
+        assert asyncio.run(looked_at(settings)) == []
 
 
 @asynccontextmanager
