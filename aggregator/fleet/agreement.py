@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +24,10 @@ from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.tables.imports import BLOCK_PREFIX
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.live.feed import FOLDED_SUBJECTS, next_left
-from aggregator.live.fold.changes import Archived, Changes, StoryEntry
+from aggregator.live.fold.changes import Archived, Changes
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.store import LiveStore, Origin, stored_position
-from shared.identifiers import AdvisoryKind
 from shared.instants import format_instant
 from shared.nats.connection import api_prefix, connect
 
@@ -111,7 +110,7 @@ async def compare(settings: AggregatorSettings, tables: Tables, progress: Callab
             progress(f"fold {position.stream} through {position.sequence:,}")
             await _fold(settings, origin, (fleet, store), position.sequence)
             progress("compare with the tables")
-            found = _compared(fleet, store, tables, position)
+            found = _compared(fleet, tables, position)
             running, sequence = await _running(settings, origin, (fleet, store), progress)
         finally:
             store.close()
@@ -184,7 +183,7 @@ def _position(tables: Tables) -> HubPosition:
     return HubPosition(*rows[0])
 
 
-def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: HubPosition) -> Agreement:
+def _compared(fleet: Fleet, tables: Tables, position: HubPosition) -> Agreement:
     live, published, long_gone = dict(_said_live(fleet)), dict[Key, Seen](), set[Key]()
     for key, seen, ended_at in _said_by_tables(tables, position):
         published[key] = seen
@@ -203,7 +202,10 @@ def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: HubPosit
             # Of plain Choria's blocks the tables assume what they know; of two agents' they say what was known before.
             # The service says of both that it does not know.
             ours = ours._replace(known_until=theirs.known_until)
-        never_lived = theirs is None and ours is not None and ours.state == "absent" and _never_lived(fleet, store, key)
+        number = _number(fleet, key)
+        # Of lives that ended as they began the tables have no time.
+        is_absent = theirs is None and ours is not None and ours.state == "absent"
+        never_lived = is_absent and number is not None and not fleet.has_lived(number)
         was_forgotten = ours is None and key in long_gone and _has_forgotten(fleet, key)
         if ours == theirs or never_lived or was_forgotten:
             agree += 1
@@ -212,7 +214,7 @@ def _compared(fleet: Fleet, store: LiveStore, tables: Tables, position: HubPosit
         only_tables += ours is None
         contradict += ours is not None and theirs is not None
         if len(differences) < SHOWN:
-            stories = list(_live_story(fleet, store, key)), list(_tables_story(tables, key))
+            stories = list(_live_story(fleet, number)), list(_tables_story(tables, key))
             differences.append(Difference(key, ours, theirs, *stories))
     return Agreement(position.sequence, agree, contradict, only_live, only_tables, differences, 0, True)
 
@@ -253,30 +255,20 @@ def _said_by_tables(tables: Tables, position: HubPosition) -> Iterator[tuple[Key
         yield Key(region, site, block, sender), seen, ended_at
 
 
-def _never_lived(fleet: Fleet, store: LiveStore, key: Key) -> bool:
-    """Tell whether each life that was told of a retired sender ended as it began: the tables have no time of it."""
-    story = _story(fleet, store, key)
-    return all(entry.kind is AdvisoryKind.RETIRED or entry.at == later.at for later, entry in pairwise(story))
-
-
 def _has_forgotten(fleet: Fleet, key: Key) -> bool:
     number = fleet.number_of(key[:3])
     return number is not None and fleet.blocks[number].forgotten_count > 0
 
 
-def _live_story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[str]:
-    for entry in islice(_story(fleet, store, key), SHOWN):
+def _live_story(fleet: Fleet, sender: int | None) -> Iterator[str]:
+    for entry in islice(fleet.story(sender), SHOWN) if sender is not None else ():
         seen = format_instant(entry.last_seen)
         yield f"{format_instant(entry.at)} {entry.kind}, last seen {seen}, message {entry.sequence}"
 
 
-def _story(fleet: Fleet, store: LiveStore, key: Key) -> Iterator[StoryEntry]:
-    number = fleet.number_of(key[:3])
-    sender = fleet.members[number].get(key.sender) if number is not None else None
-    head = fleet.senders.head[sender] if sender is not None else 0
-    while head and (entry := store.entry(head)) is not None:
-        yield entry
-        head = entry.previous
+def _number(fleet: Fleet, key: Key) -> int | None:
+    block = fleet.number_of(key[:3])
+    return fleet.members[block].get(key.sender) if block is not None else None
 
 
 def _tables_story(tables: Tables, key: Key) -> Iterator[str]:

@@ -14,7 +14,7 @@ from aggregator.live.alerts.incidents import Rules
 from aggregator.live.fold import coverage
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived, Changes, Revision, StoryEntry
-from aggregator.live.fold.fleet import Fleet
+from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.store import LiveStore, Origin
@@ -52,11 +52,11 @@ def state_of(fleet: Fleet) -> object:
     )
 
 
-def folded(messages: list[Archived]) -> Fleet:
+def folded(messages: list[Archived], kept: int = FORGOTTEN_AFTER) -> Fleet:
     """Fold all at once, with the whole story at hand."""
     changes = Changes()
     fleet = Fleet(history=lambda sequence: next((each for each in changes.entries if each.sequence == sequence), None))
-    fleet.kept = FORGOTTEN_AFTER
+    fleet.kept = kept
     fleet.fold(messages, changes)
     return fleet
 
@@ -156,10 +156,22 @@ def test_batches_duplicates_and_restarts_give_one_state_which_is_what_the_accoun
                 assert (truth.state, fleet.blocks[number].forgotten_count > 0) == ("absent", True)
                 continue
             since = senders.since[sender] if truth.state in ("up", "down") else truth.since
-            assert (sender_id, STATES[senders.state[sender]], since) == (sender_id, *truth)
+            assert (sender_id, STATES[senders.state[sender]], since) == (sender_id, truth.state, truth.since)
         block = fleet.blocks[number]
         if not has_disputes(history):
             assert block.known_until == known_until(history)
+
+
+# With the seeds that are named, somebody retired has never lived.
+@pytest.mark.parametrize("seed", [*range(60), 368, 1230, 2295])
+def test_whether_a_retired_sender_has_lived_is_what_the_account_says(seed: int) -> None:
+    draw = random.Random(seed)
+    history = draw_block(draw, "dub1", "a", START, START + 6 * DAY)
+    messages = archived(draw, [history])
+    fleet, truths = folded(messages, kept=KEPT), sender_truths(as_arrived(history, messages), messages[-1].archived_at)
+    senders = fleet.senders
+    retired = [each for each in senders.numbers if senders.state[each] == RETIRED and fleet.blocks[0].heard_at]
+    assert [fleet.has_lived(each) for each in retired] == [truths[senders.names[each]].has_lived for each in retired]
 
 
 def check_that_all_once_more_says_nothing_new(

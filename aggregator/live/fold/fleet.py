@@ -220,7 +220,7 @@ class Fleet:
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
-        if not block.silent or incarnation not in block.silent or at < block.silent[incarnation]:
+        if not block.silent or _counts(entry, block):
             self._apply(entry, event)
             if at > block.changed_at:
                 block.changed_at = at
@@ -228,7 +228,7 @@ class Fleet:
     def _apply(self, entry: StoryEntry, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
         senders, sender, at, rank, last_seen = self.senders, entry.sender, entry.at, entry.place_rank, entry.last_seen
-        word = UNHEARD if entry.unheard_until and entry.kind_rank == _RETIRED_RANK else _WORDS[entry.kind_rank]
+        word = _word(entry)
         told_at = at if word == UP else last_seen
         word_before, floor = senders.word[sender], senders.floor[sender]
         if word_before:
@@ -271,7 +271,7 @@ class Fleet:
     ) -> bool:
         """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
         earliest, at = None, said.at_us
-        for entry in islice(self._story(sender, changes), _LOOKED_BACK):
+        for entry in islice(self.story(sender, changes), _LOOKED_BACK):
             if entry.event_id == said.event_id:
                 return True
             earliest = entry
@@ -286,9 +286,23 @@ class Fleet:
     def _may_be_forgotten(self, block: Block, at: int) -> bool:
         return block.forgotten_count > 0 and at < self.known_through - self.kept
 
-    def _story(self, sender: int, changes: Changes) -> Iterator[StoryEntry]:
-        """Give all that was told of a sender, the last first."""
-        entries, head = changes.entries, self.senders.head[sender]
+    def has_lived(self, sender: int) -> bool:
+        """Tell whether any time passed in what counts of all that was told of a sender."""
+        block = self.blocks[self.senders.block[sender]]
+        counting = (entry for entry in self.story(sender) if _counts(entry, block))
+        word_before, floor, since_before = 0, 0, 0
+        for entry in sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id))):
+            word = _word(entry)
+            since = _since(entry, word, (word_before, floor))
+            if entry.unheard_until > since or (word_before in (UP, STALE) and since > since_before):
+                return True
+            floor = max(floor, entry.at if word == UP else entry.last_seen)
+            word_before, since_before = word, since
+        return False
+
+    def story(self, sender: int, changes: Changes | None = None) -> Iterator[StoryEntry]:
+        """Give all that was told of a sender, the last first; what is not stored yet is in ``changes``."""
+        entries, head = changes.entries if changes is not None else [], self.senders.head[sender]
         while head:
             place = bisect_left(entries, head, key=_SEQUENCE)
             is_unstored = place < len(entries) and entries[place].sequence == head
@@ -347,7 +361,7 @@ class Fleet:
             if last is None or last.archived_at >= before:
                 continue
             if senders.word[sender] == UNHEARD and any(
-                entry.unheard_until >= before for entry in self._story(sender, changes)
+                entry.unheard_until >= before for entry in self.story(sender, changes)
             ):
                 continue
             forgotten[sender] = head
@@ -480,11 +494,7 @@ class Fleet:
         block = self.blocks[number]
         block.lost_at = _lost_at(block, found)
         for sender in self.members[number].values():
-            counting = [
-                entry
-                for entry in self._story(sender, changes)
-                if entry.incarnation not in block.silent or entry.at < block.silent[entry.incarnation]
-            ]
+            counting = [entry for entry in self.story(sender, changes) if _counts(entry, block)]
             self.senders.forget(sender)
             self._set_state(sender, 0)
             for entry in reversed(counting):
@@ -564,6 +574,15 @@ def _retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
     if last_seen == at and not isinstance(said, PlainAdvisory):
         return _AT_ONCE if said.sequence == said.opening_sequence else _RETIRED_RANK
     return _RETIRED_RANK
+
+
+def _counts(entry: StoryEntry, block: Block) -> bool:
+    """Tell whether an advisory is believed where two agents spoke at once."""
+    return entry.incarnation not in block.silent or entry.at < block.silent[entry.incarnation]
+
+
+def _word(entry: StoryEntry) -> int:
+    return UNHEARD if entry.unheard_until and entry.kind_rank == _RETIRED_RANK else _WORDS[entry.kind_rank]
 
 
 def _since(entry: StoryEntry, word: int, before: tuple[int, int]) -> int:

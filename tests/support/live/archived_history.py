@@ -29,10 +29,14 @@ REGION = "eu-west"
 
 
 class SenderTruth(NamedTuple):
-    """What a sender is at the end of the archive, and since when; ``state`` as the account of the tables calls it."""
+    """What a sender is at the end of the archive, and since when; ``state`` as the account of the tables calls it.
+
+    ``has_lived``: any time passed before that in another state than absent.
+    """
 
     state: str
     since: int
+    has_lived: bool
 
 
 def archived(draw: random.Random, histories: Iterable[BlockHistory], late: float = 0.1) -> list[Archived]:
@@ -59,7 +63,8 @@ def sender_truths(history: BlockHistory, known_through: int) -> dict[str, Sender
         # Each stroke is painted over all before it.
         painted = [(at, state) for at, state in _strokes(own, lost) if at <= known_through]
         since, state = painted[-1] if painted else (0, "absent")
-        found[sender_id] = SenderTruth(state, since)
+        has_lived = any(state != "absent" and until > at for (at, state), (until, _) in pairwise(painted))
+        found[sender_id] = SenderTruth(state, since, has_lived)
     return found
 
 
