@@ -19,4 +19,4 @@ async def test_a_schedule_of_faults_played_to_a_pair_is_one_history_without_a_ho
     if seed is None:
         seed = random.SystemRandom().randrange(1_000_000)
     run = await assert_clean(tmp_path, seed, max(count // SHARE, 1), capsys, pair=True)
-    assert run.verdict.counts["takeovers"] >= CERTAIN_TAKEOVERS
+    assert run.verdict.counts["takeovers"] >= CERTAIN_TAKEOVERS, "\n".join(run.report())

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 
-async def until(condition: Callable[[], object], what: str, deadline: float = 180.0) -> None:
-    """Ask until the answer, awaited where it can be, is true; after ``deadline`` seconds fail: not yet ``what``.
+async def until(condition: Callable[[], object], what: str, deadline: float = 180.0) -> Any:
+    """Ask until the answer, awaited where it can be, is true, and give it: asked once more, it may be another.
+
+    After ``deadline`` seconds fail: not yet ``what``.
 
     What takes long to ask, as what starts a program, is asked again after a longer while: others need the processor.
     """
@@ -17,7 +20,7 @@ async def until(condition: Callable[[], object], what: str, deadline: float = 18
         if isinstance(answer, Awaitable):
             answer = await answer
         if answer:
-            return
+            return answer
         answered_at = time.monotonic()
         if answered_at > ends_at:
             raise AssertionError(f"after {deadline:g} s not yet: {what}; last answer: {answer!r}")

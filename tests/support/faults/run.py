@@ -65,10 +65,15 @@ class FaultRun(msgspec.Struct, kw_only=True):
             yield from (f"{when}: {line}" for line in told.splitlines())
         yield f"seed {self.seed}, {count} faults in {self.took:.0f} s"
         if not self.verdict.is_clean:
-            pair = " --pair" if self.is_pair else ""
-            draw = "".join(f' --draw "{kind}={number}"' for kind, number in self.cards.items())
-            yield f"again: python -m tests.acceptance.fault_schedule --seed {self.seed} --faults {count}{pair}{draw}"
+            yield again(self.seed, count, self.cards, pair=self.is_pair)
         yield self.verdict.line
+
+
+def again(seed: int, count: int, cards: Mapping[FaultKind, int], *, pair: bool) -> str:
+    """Say how the same schedule is played once more."""
+    draw = "".join(f' --draw "{kind}={number}"' for kind, number in cards.items())
+    command = "again: python -m tests.acceptance.fault_schedule"
+    return f"{command} --seed {seed} --faults {count}{' --pair' if pair else ''}{draw}"
 
 
 async def run_faults(
@@ -120,11 +125,20 @@ async def run_faults(
                 say("healed; draining")
                 await drain(stage, fleet)
                 await compare("drained")
+            except Exception as failure:
+                # Whoever only sees what failed, of a run elsewhere say, has neither the directory nor what was printed.
+                told = (line for agent in stage.agents for line in agent.last_said())
+                failure.add_note("\n".join((again(seed, count, cards or {}, pair=pair), *told)))
+                raise
             finally:
                 for task in (living, speaking, supervising):
                     task.cancel()
-                await asyncio.gather(living, speaking, supervising, return_exceptions=True)
+                ends = await asyncio.gather(living, speaking, supervising, return_exceptions=True)
                 keep_store(stage)
+                # Without a supervisor, say, what is waited for may never come: this tells why.
+                for end in ends:
+                    if isinstance(end, Exception):
+                        raise end
             await stage.stop_agent()
         verdict = judge(await gather(stage, fleet.acknowledged))
         verdict.wrong += [*wrong_conduct(stage), *differences]
@@ -144,9 +158,7 @@ async def run_faults(
 async def take_over(stage: FaultStage) -> None:
     """Kill whichever agent leads, and let it stay away until the other does; the schedule may have had none of that."""
     # What a member said last may be what it was before it was started again: both must fit together.
-    await until(lambda: leader_of(stage) is not None, "one leads, the other stands by", DRAIN_DEADLINE)
-    leader = leader_of(stage)
-    assert leader is not None
+    leader: SupervisedAgent = await until(lambda: leader_of(stage), "one leads, the other stands by", DRAIN_DEADLINE)
     (other,) = (agent for agent in stage.agents if agent is not leader)
     leader.kill()
     await until(lambda: other.leads, "the other leads", DRAIN_DEADLINE)

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ STOP_DEADLINE = 60.0
 LOOK_EVERY = 0.05
 RESTART_AFTER = 0.3
 LONGEST_TRACEBACK = 80
+LOG_LINES_SHOWN = 40
 
 
 class UnaskedEnd(NamedTuple):
@@ -108,6 +109,21 @@ class SupervisedAgent:
     def stands_by(self) -> bool:
         """Tell whether it stands by in a pair, by what it said last."""
         return self._does(PairPhase.STANDING_BY)
+
+    def last_said(self) -> Iterator[str]:
+        """Tell in lines what a failure does not: whether it runs, what its status shows, how its log ends."""
+        code = self.process.process.poll()
+        life = "runs" if code is None else f"ended with {code}"
+        yield f"{self.config_path.stem}: {life}, started {self.starts} times"
+        try:
+            status = read_status(self.store_path)
+        except StoreUnreadable as unreadable:
+            yield f"  {unreadable}"
+        else:
+            yield f"  {status.life}, {status.pair}"
+            yield from (f"  {name}: {part.phase} {part.reason}" for name, part in status.parts.items())
+            yield from (f"  {condition}" for condition in status.conditions)
+        yield from (f"  {line}" for line in self.process.log.splitlines()[-LOG_LINES_SHOWN:])
 
     def _does(self, phase: PairPhase) -> bool:
         try:
