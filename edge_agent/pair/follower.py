@@ -61,8 +61,12 @@ class Follower:
         self._newest_at = 0.0
 
     @property
-    def is_in_step(self) -> bool:
-        return self._newest is None or self._mark >= self._newest.sequence
+    def given(self) -> int:
+        """Name the newest entry that is to be followed; 0 where there is none yet."""
+        return self._newest.sequence if self._newest is not None else 0
+
+    def has_followed(self, sequence: int) -> bool:
+        return self._mark >= sequence
 
     @property
     def progress(self) -> Progress | None:

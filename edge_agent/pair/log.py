@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -220,6 +221,11 @@ class PairLog:
     async def next_after(self, sequence: int) -> LogRecord | None:
         """Give the first entry behind ``sequence``; None where there is none yet."""
         return await self._get({"seq": sequence + 1, "next_by_subj": self._address.subject()})
+
+    async def entries_after(self, sequence: int, most: int) -> list[LogRecord]:
+        """Give the first entries behind ``sequence`` that are there by now, in one round trip: ``most``, if not all."""
+        found = await asyncio.gather(*(self.next_after(sequence + number) for number in range(most)))
+        return [record for record in takewhile(lambda record: record is not None, found) if record is not None]
 
     async def change(self, within: float) -> None:
         """Wait until something may have been appended, for so many seconds at most."""

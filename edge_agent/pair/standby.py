@@ -6,7 +6,7 @@ that has handed the lead over takes it back only where the other does not take i
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import msgspec
 
@@ -21,9 +21,36 @@ from edge_agent.store.sqlite_store import SqliteStore
 from shared.tasks import cancel_all, is_cancelled
 
 LOOK_EVERY = 0.25
+MOST_AT_ONCE = 16
 RETRY_AFTER = 1.0
 LAG_UNSAID = 5.0
 """How long, in seconds, a member may be behind that is still said to stand by."""
+
+
+class _Lag:
+    """How far the followers are behind the log's end, which moves on all the while."""
+
+    def __init__(self, followers: Iterable[Follower]) -> None:
+        self._followers = list(followers)
+        self._ends = [0 for _ in self._followers]
+        self._ended_at = self._reached = float("-inf")
+
+    @property
+    def is_none(self) -> bool:
+        return all(each.has_followed(each.given) for each in self._followers)
+
+    @property
+    def is_small(self) -> bool:
+        """Tell whether they have followed up to what was the log's end a moment ago."""
+        return loop_time() - self._reached <= LAG_UNSAID
+
+    def look(self) -> None:
+        """Look how far they are, now that they have been given everything."""
+        if all(each.has_followed(end) for each, end in zip(self._followers, self._ends, strict=True)):
+            self._reached = self._ended_at
+            self._ends, self._ended_at = [each.given for each in self._followers], loop_time()
+        if self.is_none:
+            self._reached = loop_time()
 
 
 class Standby(msgspec.Struct, frozen=True):
@@ -59,29 +86,29 @@ class Standby(msgspec.Struct, frozen=True):
             await cancel_all((reading, *following))
 
     async def _read_log(self, cursor: int, last: LogRecord) -> PairMark:
-        heard_at = in_step_at = loop_time()
-        newest = last
+        heard_at = loop_time()
+        newest, most, lag = last, 1, _Lag(self.followers.values())
         while not is_cancelled():
             try:
-                logged = await self.log.next_after(cursor)
+                found = await self.log.entries_after(cursor, most)
             except LogUnavailable as error:
                 self.say(PairPhase.UNREACHABLE, str(error))
                 await self._comes_back(cursor)
                 # While nobody could be heard, nobody was silent.
-                heard_at = loop_time()
+                heard_at, most = loop_time(), 1
                 continue
-            if logged is not None:
+            for logged in found:
                 self._check_order(logged, cursor, last)
                 cursor, newest, heard_at = logged.sequence, logged, loop_time()
                 await self._take(logged, is_live=cursor > last.sequence)
+            if len(found) == most:
+                # One by one, who is far from the log would never get to its end: more is written in each round trip.
+                most = min(2 * most, MOST_AT_ONCE)
                 continue
-            in_step = all(follower.is_in_step for follower in self.followers.values())
-            if in_step:
-                in_step_at = loop_time()
-                self.say(PairPhase.STANDING_BY, "")
-            elif loop_time() - in_step_at > LAG_UNSAID:
-                self.say(PairPhase.CATCHING_UP, "")
-            if in_step and cursor == newest.sequence and self._may_lead(newest, loop_time() - heard_at):
+            most = 1
+            lag.look()
+            self.say(PairPhase.STANDING_BY if lag.is_small else PairPhase.CATCHING_UP, "")
+            if lag.is_none and cursor == newest.sequence and self._may_lead(newest, loop_time() - heard_at):
                 mark = await self._take_lead(newest)
                 if mark is not None:
                     return mark

@@ -77,6 +77,8 @@ async def test_entries_stand_behind_the_last_one_or_nowhere(site: Site) -> None:
     assert first is not None
     assert (first.sequence, first.entry.writer.member) == (1, "dub1-a")
     assert await other.next_after(2) is None
+    found = [await other.entries_after(0, most) for most in (1, 2, 5)]
+    assert [[each.sequence for each in records] for records in found] == [[1], [1, 2], [1, 2]]
 
 
 async def test_who_does_not_know_the_secret_cannot_write_into_the_log(site: Site) -> None:

@@ -23,6 +23,9 @@ from tests.support.pair.pair_stage import HAND_OVER, MEMBERS, MemberStage, PairS
 from tests.support.topology.policy_hub import said, write_topology
 from tests.support.waiting import until
 
+# Seconds: the leader, which has no way to go, writes several entries in that time.
+LONG_WAY, STANDS_BY_WITHIN = 0.5, 30.0
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
@@ -95,6 +98,20 @@ def is_held(member: MemberStage) -> bool:
     """Tell whether a member does not follow its site's clock."""
     report = member.report
     return report is not None and any(block.state.clock_ahead for block in report.blocks)
+
+
+async def test_who_reads_the_log_over_a_longer_way_than_it_is_written_over_stands_by_and_takes_over(
+    pair: PairStage,
+) -> None:
+    a, b = pair.a, pair.b
+    async with registering(pair.stage.site, "a"):
+        await a.agent.start()
+        await until(lambda: a.does(PairPhase.LEADING), "the first leads")
+        b.link.round_trip = LONG_WAY
+        await b.agent.start()
+        await until(lambda: b.does(PairPhase.STANDING_BY), "the second stands by", STANDS_BY_WITHIN)
+        await a.agent.kill()
+        await until(lambda: b.does(PairPhase.LEADING), "the other leads")
 
 
 async def test_what_the_dead_leader_could_not_send_leaves_with_the_other(pair: PairStage) -> None:
