@@ -127,7 +127,8 @@ async def run_faults(
                 await compare("drained")
             except Exception as failure:
                 # Whoever only sees what failed, of a run elsewhere say, has neither the directory nor what was printed.
-                told = (line for agent in stage.agents for line in agent.last_said())
+                told = [line for agent in stage.agents for line in agent.last_said()]
+                told += [f"{server.settings.name}: {server.log_tail()}" for server in stage.servers if server.has_died]
                 failure.add_note("\n".join((again(seed, count, cards or {}, pair=pair), *told)))
                 raise
             finally:

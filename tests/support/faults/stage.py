@@ -145,6 +145,7 @@ class FaultStage:
     ) -> None:
         self.directory = directory
         self.disk = disk
+        self.servers = servers
         self.site, self.region = servers
         self.uplink = uplink
         self.agents = agents
