@@ -29,7 +29,7 @@ from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredM
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
-from aggregator.lakehouse.spark.effort import computed_once, fit_windows, joined_as, looked_at_again
+from aggregator.lakehouse.spark.effort import computed_once, fit_sender_days, fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
     IMPORT_AVAILABILITY,
@@ -154,6 +154,7 @@ class Derivation:
         )
         windows = self._declared()
         begins = begin_with(begins, declared(self._spark, checkpoint.position.sequence), windows)
+        fit_sender_days(self._spark, (self._known_through - min(begins.values())) // DAY_US)
         self._windows(begins, windows)
 
     def _declared(self) -> Collection[Declared]:

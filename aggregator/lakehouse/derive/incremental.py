@@ -17,7 +17,7 @@ from aggregator.lakehouse.derive.coverage import contests, known_time, watermark
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
 from aggregator.lakehouse.derive.coverage.watermark_coverage import LIFE
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, SENDER, site_bucket
-from aggregator.lakehouse.spark.effort import computed_once
+from aggregator.lakehouse.spark.effort import computed_once, fit_history
 from aggregator.lakehouse.tables.causes import OF_IMPORTS
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS, SITE_COVERAGE
 from aggregator.lakehouse.warehouse.layout import days_since, selected
@@ -115,6 +115,8 @@ class IncrementalUpdate:
             self._new.watermarks, self._ahead, self._new.advisories, before.continuations
         )
         self._survey = self._look()
+        if self._survey.to_recompute or self._survey.disordered_blocks:
+            fit_history(before.intervals.sparkSession)
         self._contested = contests.found_in(before.continuations)
         self._go_on_in_order()
 
@@ -134,6 +136,7 @@ class IncrementalUpdate:
             # What counted as contested is not taken back by what is new.
             self._disordered = self._disordered.unionByName(withdrawn).distinct()
             self._survey = self._survey._replace(disordered_blocks=self._survey.disordered_blocks + 1)
+            fit_history(continuations.sparkSession)
             self._go_on_in_order()
         spans = watermark_coverage.vouched(self._in_order.watermarks, self._pages, self._continuations, self._doubts)
         spans = spans.unionByName(said_beside(continuations, found))
@@ -215,6 +218,8 @@ class IncrementalUpdate:
             found.append(self._touched.where(f.col("turn") == Turn.RECOMPUTE).select(*SENDER))
         if self._survey.born:
             born = self._touched.where(f.col("turn") == Turn.BORN)
+            if self._survey.born_from < self._before.known_through - DAY_US:
+                fit_history(born.sparkSession)
             begun = f.col("claimed_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
             is_old = f.col("hub_sequence") <= self._before.sequence
             after = changed_senders.said_after(born, self._all.advisories.where(begun & is_old))
@@ -229,6 +234,7 @@ class IncrementalUpdate:
             found.append(of_blocks.select(*SENDER))
         if not found:
             return None
+        fit_history(self._before.intervals.sparkSession)
         together = found[0]
         for other in found[1:]:
             together = together.unionAll(other)

@@ -6,10 +6,11 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
 
 FEW_ROWS = 200_000
-"""Rows that are computed faster one by one than it takes to compile code for them."""
+"""Rows that are computed faster one by one than it takes to compile code for them: all, or those of an update."""
 NEW_ROWS = 1_000_000
 """New rows that a few pieces sort in memory: each piece takes a while, however small it is."""
 MOST_HANDED_OUT = 100_000
@@ -26,12 +27,15 @@ _FOR_FEW = {
 }
 _ONE_BY_ONE = ("spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled")
 _PIECES = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+_ROW_COUNT = "muster.row-count"
+"""Of the tables that the session was set up for: how many rows there may be to go back to."""
 
 
 def fit(spark: SparkSession, tables: Iterable[Table], new_count: int, chosen: Mapping[str, str]) -> None:
     """Set up the session for ``tables`` and as many new rows. What an operator has ``chosen`` stays."""
     iceberg = Iceberg(spark)
     rows = new_count + sum(iceberg.row_count(table) for table in tables)
+    spark.conf.set(_ROW_COUNT, rows)
     for name in (*_FOR_FEW, _PIECES):
         if name not in chosen:
             _set(spark, name, _FOR_FEW.get(name) if rows <= FEW_ROWS else None)
@@ -45,24 +49,39 @@ def fit_windows(spark: SparkSession, count: int) -> None:
                 _set(spark, name, None)
 
 
+def fit_history(spark: SparkSession) -> None:
+    """Set up the session for all rows that there are, where it was for those that are new."""
+    fit_windows(spark, int(spark.conf.get(_ROW_COUNT, None) or 0))
+
+
+def fit_sender_days(spark: SparkSession, days: int) -> None:
+    """Set up the session for as many days of all senders that are there: who is gone has a row for each."""
+    if days * _going_on_count(spark) > FEW_ROWS:
+        fit_history(spark)
+
+
 def cut(
     spark: SparkSession, tables: Iterable[Table], before: Mapping[str, int] | None, chosen: Mapping[str, str]
 ) -> None:
-    """Choose into how many pieces rows are shuffled that came to ``tables`` since the snapshots ``before``.
+    """Set up the session, and into how many pieces it shuffles, for what came to ``tables`` since ``before``.
 
-    None: all rows are computed. Few rows of a long time are many files, which all cores write; those since a while ago
-    are not. Where the session began without a number of pieces, as on a cluster, none is chosen for more rows.
+    These are snapshots; None: all rows are computed. Few rows of a long time are many files, which all cores write;
+    those since a while ago are not. Where the session began without a number of pieces, as on a cluster, none is chosen
+    for more rows.
     """
     if _are_few(spark):
         if _SHUFFLED not in chosen:
             spark.conf.set(_SHUFFLED, spark.sparkContext.defaultParallelism if before is None else _FOR_FEW[_SHUFFLED])
         return
+    new_count = None if before is None else _new_count(Iceberg(spark), tables, before)
     many = spark.sparkContext.getConf().get(_PIECES)
-    if many is None or _PIECES in chosen:
-        return
-    is_little = before is not None and _new_count(Iceberg(spark), tables, before) <= NEW_ROWS
-    few = spark.conf.get(_SHUFFLED) or many
-    spark.conf.set(_PIECES, few if is_little else many)
+    if many is not None and _PIECES not in chosen:
+        few = spark.conf.get(_SHUFFLED) or many
+        spark.conf.set(_PIECES, few if new_count is not None and new_count <= NEW_ROWS else many)
+    if new_count is not None and new_count + _going_on_count(spark) <= FEW_ROWS:
+        for name, of_few in _FOR_FEW.items():
+            if name not in chosen:
+                _set(spark, name, of_few)
 
 
 def looked_at_again(rows: DataFrame) -> DataFrame:
@@ -94,6 +113,11 @@ def joined_as(windows: DataFrame, count: int) -> DataFrame:
 def _are_few(spark: SparkSession) -> bool:
     # All of them: an operator may have chosen one.
     return all(spark.conf.get(name, None) == _FOR_FEW[name] for name in _ONE_BY_ONE)
+
+
+def _going_on_count(spark: SparkSession) -> int:
+    """Say how many rows of ``sender_intervals`` go on: each update writes them anew."""
+    return Iceberg(spark).null_count(SENDER_INTERVALS, "ended_at")
 
 
 def _new_count(iceberg: Iceberg, tables: Iterable[Table], before: Mapping[str, int]) -> int:

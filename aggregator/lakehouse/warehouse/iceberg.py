@@ -169,6 +169,15 @@ class Iceberg:
         snapshot = loaded.currentSnapshot() if snapshot_id is None else loaded.snapshot(snapshot_id)
         return 0 if snapshot is None else int(snapshot.summary().get("total-records") or 0)
 
+    def null_count(self, table: Table, name: str) -> int:
+        """Say how many rows have nothing in a column of a table whose partitions keep these apart."""
+        where = self._class("expressions.Expressions").isNull(name)
+        files = self.load(table).newScan().filter(where).planFiles()
+        try:
+            return sum(int(task.file().recordCount()) for task in files.iterator())
+        finally:
+            files.close()
+
     def rows(self, loaded: Any, columns: Sequence[str], snapshot_id: int | None = None) -> list[tuple[Any, ...]]:
         """Give all rows of a small table, as it is or as a snapshot has it; instants come as microseconds."""
         reading = self._class("data.IcebergGenerics").read(loaded)

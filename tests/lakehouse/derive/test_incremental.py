@@ -115,6 +115,8 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]
     policy = list(policy_rows(draw, blocks, START, end))
     archive = Archive(tmp_path / "lake", records_of(draw, blocks, policy, draw.choice((0, 0.02, 0.2))))
+    # Few rows in all, or in an update alone.
+    monkeypatch.setattr(effort, "FEW_ROWS", draw.choice((effort.FEW_ROWS, len(archive.records) // 3)))
     given_up = play(draw, archive, end, draw.choice((3, 4)), tmp_path / "imported")
     windows = list(standing_windows(policy))
     assert archive.sender_days() == {
@@ -357,6 +359,41 @@ def test_rows_are_shuffled_in_as_many_pieces_as_there_is_to_compute(
     assert archive.spark.conf.get(shuffled) == SPARK[shuffled]
     # Where the snapshot is gone that they came after, all are new.
     assert pieces(PIECES, {}) == MANY_PIECES
+
+
+def test_a_few_new_rows_on_top_of_many_are_computed_one_by_one_unless_history_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list(week_of("site1"))
+    archive = Archive(
+        tmp_path, [(table, row | ARRIVED | {"hub_sequence": n}) for n, (table, row) in enumerate(told, 1)]
+    )
+    archive.take(len(told) - 3, START + 6 * DAY)
+    archive.derive()
+    before = commits.snapshots(archive.spark, BRONZE)
+    archive.take(3, START + 7 * DAY)
+    going_on = archive.spark.table(SENDER_INTERVALS.identifier).where("ended_at IS NULL").count()
+    compiled, adaptive = "spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled"
+
+    def set_up(before: Mapping[str, int] | None, few: int, chosen: Mapping[str, str] = {}) -> tuple[str | None, ...]:
+        monkeypatch.setattr(effort, "FEW_ROWS", few)
+        effort.fit(archive.spark, BRONZE, 0, chosen)
+        effort.cut(archive.spark, BRONZE, before, chosen)
+        return tuple(archive.spark.conf.get(name) for name in (compiled, adaptive))
+
+    few = going_on + 3
+    assert going_on
+    assert few < len(told)
+    assert set_up(before, few) == ("false", "false")
+    # What is written anew counts with what is new.
+    assert set_up(before, few - 1) == set_up(None, few) == ("true", "true")
+    assert set_up(before, few, {adaptive: "true"}) == ("false", "true")
+    for read_history in (effort.fit_history, lambda session: effort.fit_sender_days(session, few)):
+        set_up(before, few)
+        effort.fit_sender_days(archive.spark, 1)
+        assert archive.spark.conf.get(compiled) == "false"
+        read_history(archive.spark)
+        assert archive.spark.conf.get(compiled) == "true"
 
 
 @pytest.mark.parametrize(("count", "join"), [(1, "BroadcastHashJoin"), (effort.MOST_HANDED_OUT + 1, "SortMergeJoin")])
