@@ -202,10 +202,10 @@ def _compared(fleet: Fleet, tables: Tables, position: HubPosition) -> Agreement:
             # Of plain Choria's blocks the tables assume what they know; of two agents' they say what was known before.
             # The service says of both that it does not know.
             ours = ours._replace(known_until=theirs.known_until)
-        number = _number(fleet, key)
+        sender = _sender(fleet, key)
         # Of lives that ended as they began the tables have no time.
         is_absent = theirs is None and ours is not None and ours.state == "absent"
-        never_lived = is_absent and number is not None and not fleet.has_lived(number)
+        never_lived = is_absent and sender is not None and not fleet.has_lived(sender)
         was_forgotten = ours is None and key in long_gone and _has_forgotten(fleet, key)
         if ours == theirs or never_lived or was_forgotten:
             agree += 1
@@ -214,7 +214,7 @@ def _compared(fleet: Fleet, tables: Tables, position: HubPosition) -> Agreement:
         only_tables += ours is None
         contradict += ours is not None and theirs is not None
         if len(differences) < SHOWN:
-            stories = list(_live_story(fleet, number)), list(_tables_story(tables, key))
+            stories = list(_live_story(fleet, sender)), list(_tables_story(tables, key))
             differences.append(Difference(key, ours, theirs, *stories))
     return Agreement(position.sequence, agree, contradict, only_live, only_tables, differences, 0, True)
 
@@ -266,7 +266,7 @@ def _live_story(fleet: Fleet, sender: int | None) -> Iterator[str]:
         yield f"{format_instant(entry.at)} {entry.kind}, last seen {seen}, message {entry.sequence}"
 
 
-def _number(fleet: Fleet, key: Key) -> int | None:
+def _sender(fleet: Fleet, key: Key) -> int | None:
     block = fleet.number_of(key[:3])
     return fleet.members[block].get(key.sender) if block is not None else None
 
