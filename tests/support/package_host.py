@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -191,5 +192,8 @@ def started(host: Host, package: Path, settings: str = SETTINGS) -> Machine:
     (host.machine.root / "etc/muster-agent/agent.toml").write_text(settings)
     host.machine.run("systemctl enable --now muster-agent")
     host.machine.wait_for("muster-agent status --check")
-    assert [value for value, kind, _ in host.advisories() if kind == "new"] == ALL_ARE_NEW
+    ends_at = time.monotonic() + 180
+    # An agent is well before the first node has registered.
+    while (new := [value for value, kind, _ in host.advisories() if kind == "new"]) != ALL_ARE_NEW:
+        assert time.monotonic() < ends_at, f"the region knows {new}"
     return host.machine
