@@ -3,6 +3,7 @@
 A table with further keys of its own derives from ConnectionSettings. Secrets are paths, never values.
 """
 
+import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -65,7 +66,7 @@ class ConnectionSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         for server in self.servers:
-            _check_server(server)
+            check_server(server)
 
     @property
     def wants_tls(self) -> bool:
@@ -73,7 +74,8 @@ class ConnectionSettings(Settings, frozen=True):
         return self.tls is not None or any(server.startswith("tls://") for server in self.servers)
 
 
-def _check_server(server: str) -> None:
+def check_server(server: str) -> None:
+    """Raise ValueError, with what to write, where this is no address of a NATS server."""
     example = "write for example nats://nats.example:4222"
     try:
         url = urlsplit(server if "://" in server else f"nats://{server}")
@@ -83,5 +85,7 @@ def _check_server(server: str) -> None:
     if url.username or url.password:
         # The value must not be repeated: it would end in a log.
         raise ValueError(f"the server {url.hostname!r} carries a secret, secrets are files: use the auth table")
-    if url.scheme not in ("nats", "tls") or not url.hostname or port == 0 or url.path.strip("/") or url.query:
+    # urlsplit drops line feeds and tabs, and takes blanks for a part of a host.
+    names_host = re.fullmatch(r"[\w.:%-]+", url.hostname or "") and server.split() == [server]
+    if url.scheme not in ("nats", "tls") or not names_host or port == 0 or url.path.strip("/") or url.query:
         raise ValueError(f"not a server: {server!r}, {example}")

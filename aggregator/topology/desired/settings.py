@@ -19,7 +19,7 @@ from aggregator.topology.desired.stream_settings import (
     check_name,
     refuse_repeated,
 )
-from shared.nats.settings import ConnectionSettings
+from shared.nats.settings import ConnectionSettings, check_server
 from shared.policy import STREAM
 from shared.settings import Duration, Settings, Size
 
@@ -84,6 +84,8 @@ class RegionSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         check_name(self.name, "region")
         check_name(self.jetstream_domain, "domain")
+        for server in self.servers:
+            check_server(server)
 
     @property
     def jetstream_domain(self) -> str:

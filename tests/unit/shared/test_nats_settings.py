@@ -58,6 +58,10 @@ def test_a_tls_table_makes_clear_text_unwanted() -> None:
         ('servers = ["http://a"]', "upstream: not a server: 'http://a', write for example nats://nats.example:4222"),
         ('servers = ["nats://a:b"]', "upstream: not a server: 'nats://a:b'"),
         ('servers = ["nats://a:4222/x"]', "upstream: not a server: 'nats://a:4222/x'"),
+        ('servers = ["nats://a :4222"]', "upstream: not a server: 'nats://a :4222'"),
+        ('servers = [" nats://a"]', "upstream: not a server: ' nats://a'"),
+        ('servers = ["nats://a\\tb"]', "upstream: not a server: 'nats://a\\tb'"),
+        ('servers = ["nats://a,b:4222"]', "upstream: not a server: 'nats://a,b:4222'"),
         (
             'servers = ["nats://me:hidden@a"]',
             "upstream: the server 'a' carries a secret, secrets are files: use the auth table",

@@ -105,6 +105,7 @@ def test_a_regions_copy_of_the_policy_has_as_many_replicas_as_its_fleet() -> Non
         ('[[region]]\nname = "eu-west"\n', "region 'eu-west' stands here more than once"),
         ('[[region]]\nname = "x"\ndomain = "us-east"\n', "stream 'us-east/FLEET' stands here more than once"),
         ('[[region]]\nname = "a.b"\n', "region 'a.b' is not usable in a subject"),
+        ('[[region]]\nname = "a"\nservers = ["nats://a:b"]\n', "not a server: 'nats://a:b'"),
         ('[[site]]\nname = "s"\nregion = "mars"\n', "site 's' names the region 'mars', there is no such [[region]]"),
         ('[[region]]\nname = "hub"\ndomain = "far"\n', "place 'hub' stands here more than once"),
         (
