@@ -201,12 +201,8 @@ class Fleet:
         if senders.events[sender] == event:
             return
         is_ahead = claimed > archived_at + SKEW
-        if (
-            is_again and life is not None
-            # Otherwise there is nothing that it could still change.
-            and (is_ahead or not life.is_doubled(said.ordinal or 0))
-            and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead)
-        ):  # fmt: skip
+        # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
+        if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
         at = claimed if claimed < archived_at else archived_at
         # Of a new sender it is nearly always so.
