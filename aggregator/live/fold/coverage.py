@@ -305,11 +305,16 @@ def known_until(block: Block) -> int:
 def reopen(lives: list[Life], at: int) -> None:
     """Let the marks wait again that vouched for ``at`` or later: one of another life has come late, and may lack some.
 
-    Marks that were kept as one, from before ``at`` to after it, wait as one.
+    Of marks that were kept as one, from before ``at`` to after it, the first goes on vouching, the others wait as one.
     """
     for life in lives:
         kept = [mark for mark in life.vouched if mark.through < at]
-        life.waiting = sorted([*life.vouched[len(kept) :], *life.waiting], key=_in_time)
+        reopened = life.vouched[len(kept) :]
+        mark = reopened[0] if reopened else None
+        if mark is not None and mark.since < mark.begun_at < at:
+            kept.append(Mark(mark.since, mark.begun_at, mark.reached, mark.begun_at))
+            reopened[0] = Mark(mark.begun_at, mark.through, mark.reached, mark.begun_at)
+        life.waiting = sorted([*reopened, *life.waiting], key=_in_time)
         life.vouched = kept
 
 
