@@ -110,7 +110,8 @@ class Life(msgspec.Struct, gc=False):
     def is_told_twice(self, ordinal: int) -> None:
         """Note that two advisories have an ordinal: of the marks that count it none vouches."""
         self.doubled = min(self.doubled or ordinal, ordinal)
-        for mark in (*self.waiting, *self.vouched):
+        # One that vouches for no time is not kept with those that do, and may be the last.
+        for mark in (*self.waiting, *self.vouched, *([self.last] if self.last else ())):
             self._put_back_where_doubled(mark)
 
     def is_doubled(self, reached: int) -> bool:
