@@ -76,7 +76,7 @@ class Life(msgspec.Struct, gc=False):
         if mark.since == mark.through:
             return False
         last = self.vouched[-1] if self.vouched else None
-        if last is not None and last.reached == mark.reached:
+        if last is not None and last.reached == mark.reached and mark.since <= last.through:
             last.through = mark.through
             return True
         self.vouched.append(Mark(mark.since, mark.through, mark.reached, mark.begun_at))

@@ -139,6 +139,18 @@ def test_a_contest_is_forgotten_once_the_archive_tells_that_another_agent_went_o
     assert (block.contested_from, block.contested_until, block.silent) == (0, 0, {})
 
 
+def test_a_blind_time_is_still_unknown_when_all_that_another_agents_late_words_lacked_has_come(told: Told) -> None:
+    block, other = Block("eu-west", "ams1"), Block("eu-west", "ams1", epoch=2)
+    blind_until = START + 10 * MINUTE
+    told.at(KNOWN_UNTIL, block.watermark(START, START + 5 * MINUTE), block.watermark(blind_until, KNOWN_UNTIL))
+    lacked = other.new("web1", START)
+    told.at(LATE, other.watermark(START, START + MINUTE))
+    state = told.fleet.blocks[1]
+    assert state.known_until == 0
+    told.at(LATE, lacked)
+    assert (state.known_since, state.known_until) == (blind_until, KNOWN_UNTIL)
+
+
 def test_maintenance_stands_before_unknown_and_stale_and_ends_when_it_is_over_or_taken_back(told: Told) -> None:
     window = DeclareMaintenance(START, LATE + HOUR, "new switch")
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 1, START, window))
