@@ -11,7 +11,11 @@ import pytest
 from hypothesis import settings
 
 from shared.tasks import cancel_all
-from tests.support.distribution import WholeFiles, in_order
+
+# What a helper asserts tells its values too.
+pytest.register_assert_rewrite("tests.support")
+
+from tests.support.distribution import WholeFiles, in_order  # noqa: E402
 
 # The seed of a run stands in its first lines (pytest-randomly), the example that failed in its last.
 settings.register_profile("muster", deadline=None, print_blob=True)
