@@ -101,6 +101,10 @@ class Switch:
             if each.subject == "fleet.eu-west.DUB1.REGISTRATION.registration"
         ]
 
+    async def has_forwarded_all(self) -> bool:
+        """Tell whether no registration waits."""
+        return bool((await self.deployment.agent.status_json())["outbox"]["registrations"]["rows"] == 0)
+
 
 @asynccontextmanager
 async def switching(directory: Path, warn: str) -> AsyncIterator[Switch]:
@@ -137,6 +141,7 @@ async def test_who_was_known_is_not_announced_again_and_who_came_meanwhile_is(tm
 
         await until(is_read, "everything is read")
         assert sorted(await switch.told()) == [("new", LATE), ("recovered", SILENT), ("retired", GONE)]
+        await until(switch.has_forwarded_all, "registrations, which no watermark waits for, have arrived")
         assert sorted(await switch.forwarded()) == [SILENT, LATE], "the others were copied within the hour"
         first = (await switch.deployment.watermarks())[0]
         assert first.observed_since_us == (await switch.deployment.watermarks())[-1].observed_since_us
@@ -221,6 +226,7 @@ async def test_a_site_that_switches_from_the_peer_loses_nothing_and_doubles_noth
 
             await until(is_read, "everything is read")
             assert await switch.told() == [("new", LATE), ("recovered", SILENT)]
+            await until(switch.has_forwarded_all, "registrations, which no watermark waits for, have arrived")
             assert sorted(await switch.forwarded()) == [SILENT, LATE], "the others were copied within the hour"
         await switch.deployment.agent.stopped()
         watermark = (await switch.deployment.watermarks())[-1]

@@ -45,6 +45,10 @@ async def known_senders(deployment: Deployment, count: int) -> bool:
     return watermark is not None and sum(watermark.senders.values()) >= count
 
 
+async def has_sent_registrations(deployment: Deployment) -> bool:
+    return bool((await deployment.agent.status_json())["outbox"]["registrations"]["rows"] == 0)
+
+
 # Kills
 
 
@@ -72,6 +76,7 @@ async def test_a_killed_agent_loses_no_advisory_and_says_none_twice(deployment: 
         advisory for advisory in advisories if advisory.kind is not AdvisoryKind.NEW and advisory.value in NAMES
     ]
     assert len({advisory.incarnation for advisory in advisories}) == 1
+    await until(lambda: has_sent_registrations(deployment), "registrations, which no watermark waits for, have arrived")
     registrations = [record for record in await deployment.region.stored() if record.subject.endswith("registration")]
     origins = Counter(record.headers["Muster-Origin"] for record in registrations)
     assert set(origins.values()) == {1}
@@ -149,7 +154,11 @@ async def test_a_site_whose_server_was_down_is_unknown_and_nobody_is_accused(dep
         await deployment.until_observed()
         await deployment.site.server.kill()
         await asyncio.sleep(UNHURRIED_STALE_AFTER / SECOND + 1)
-        assert re.search(r"^  source +not connected for ", await deployment.agent.status(), re.MULTILINE)
+
+        async def is_told() -> bool:
+            return bool(re.search(r"^  source +not connected for ", await deployment.agent.status(), re.MULTILINE))
+
+        await until(is_told, "status says it")
         back_at = time.time_ns() // 1000
         await deployment.site.server.start()
         after = await deployment.until_observed(await deployment.site_time() + UNHURRIED_STALE_AFTER + SECOND)

@@ -13,7 +13,7 @@ from tests.support.agent.agent_process import Deployment, deployed
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.waiting import until
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 SENDERS = 300
 OTHERS = block("others", "copy", stream="OTHERS")
 SAMPLED = block("nodes", "sample", SAMPLING)
@@ -51,6 +51,7 @@ async def test_one_stream_is_sampled_and_copied_and_another_copied(tmp_path: Pat
         assert await records(deployment, ".all.copy.registration.nodes", 3) == said
         assert await records(deployment, ".others.copy.others.x", 1) == [b"else"]
         assert await records(deployment, ".nodes.registration", 2) == said[:2]
+        await records(deployment, ".nodes.advisory.", 2)
         advisories = await deployment.advisories()
         assert [(each.kind, each.value) for each in advisories] == [(AdvisoryKind.NEW, "a"), (AdvisoryKind.NEW, "b")]
 

@@ -246,9 +246,13 @@ async def test_what_the_hub_says_around_a_takeover_is_done_once(pair: PairStage)
         await until(knows(pair, "web3"), "it has read on")
         assert await taken()
     assert [each.value for each in await region.advisories() if each.by_operator] == ["web2"]
-    records = await region.records(".registration")
-    assert sum(record.has_header("Muster-Reason", "policy") for record in records) == 1
+
+    async def forwarded() -> int:
+        return sum(each.has_header("Muster-Reason", "policy") for each in await region.records(".registration"))
+
+    await until(forwarded, "what was to be forwarded has arrived")
     await assert_straight_run(pair, leader=a)
+    assert await forwarded() == 1
 
 
 async def test_a_stranger_on_a_members_consumer_reads_nothing_beside_it_and_keeps_it_from_leading_where_it_came_first(
@@ -333,8 +337,8 @@ async def test_who_cannot_follow_waits_for_the_other_and_copies_its_store(pair: 
         nodes.speak_up("b")
         await a.agent.start()
         await until(lambda: b.does(PairPhase.STANDING_BY), "the second has copied, and follows")
-        await until(knows(pair, "b"), "the first leads")
-        assert a.does(PairPhase.LEADING)
+        await until(knows(pair, "b"), "the first tells")
+        await until(lambda: a.does(PairPhase.LEADING), "the first leads")
         assert b.store_path.with_name("agent.db.before-copy").exists()
 
 
