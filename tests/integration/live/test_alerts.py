@@ -492,7 +492,7 @@ async def alertmanager(tmp_path: Path) -> AsyncIterator[tuple[str, Inbox]]:
 
 def _get(url: str) -> bytes | None:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310
             read: bytes = answer.read()
             return read
     except OSError:

@@ -71,6 +71,11 @@ def wait(condition: Callable[[], object], service: LiveService) -> None:
         time.sleep(0.05)
 
 
+def is_acknowledged(book: Path) -> bool:
+    with closing(sqlite3.connect(book)) as database:
+        return bool(database.execute("SELECT 1 FROM notices").fetchone())
+
+
 def test_an_incident_is_told_once_across_restarts_and_a_new_state_and_its_end_too(tmp_path: Path) -> None:
     receiver, at = Receiver(), now() - 2 * HOUR
     settings = SETTINGS.format(port=receiver.port)
@@ -85,7 +90,7 @@ def test_an_incident_is_told_once_across_restarts_and_a_new_state_and_its_end_to
         stale = [dub1.stale(f"web{number}", silent_at + number) for number in range(12)]
         last = hub.publish([*new, *stale, dub1.watermark(at, now())])
         with serving(tmp_path, hub.connection, settings) as service:
-            wait(lambda: receiver.told, service)
+            wait(lambda: receiver.told and is_acknowledged(tmp_path / "lake" / "incidents.db"), service)
             (incident,) = incidents(service)
             service.stop()
         with serving(tmp_path, hub.connection, settings) as service:
@@ -125,12 +130,8 @@ def test_damaged_files_are_set_aside_in_one_line_and_a_backup_tells_nobody_twice
         stale = [dub1.stale(f"web{number}", now() - 13 * MINUTE) for number in range(12)]
         hub.publish([*new, *stale, dub1.watermark(at, now())])
 
-        def is_acknowledged() -> bool:
-            with closing(sqlite3.connect(files[1])) as database:
-                return bool(database.execute("SELECT 1 FROM notices").fetchone())
-
         with serving(tmp_path, hub.connection, settings) as service:
-            wait(lambda: receiver.told and is_acknowledged(), service)
+            wait(lambda: receiver.told and is_acknowledged(files[1]), service)
             with closing(sqlite3.connect(files[1])) as source, closing(sqlite3.connect(tmp_path / "copy")) as copy:
                 source.backup(copy)
             service.stop()

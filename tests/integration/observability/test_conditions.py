@@ -162,7 +162,11 @@ async def test_a_consumer_that_is_paused_when_the_agent_starts_is_said_and_nothi
     await deployment.site.publish(b'{"sender":"newcomer"}')
     deployment.agent.start()
     await shown(deployment.agent, "consumer_paused")
-    assert (await places(deployment.agent))["json"] == {"consumer_paused"}
+
+    async def nothing_else() -> bool:
+        return (await places(deployment.agent))["json"] == {"consumer_paused"}
+
+    await until(nothing_else, "nothing else is said")
 
     async def is_counted() -> bool:
         (known,) = (await deployment.agent.status_json())["blocks"]
@@ -195,7 +199,7 @@ async def test_an_agent_whose_site_is_not_there_says_that_it_starts(deployment: 
     await cut(deployment)
     deployment.agent.start()
     await shown(deployment.agent, "link_down")
-    assert "starting" in (await places(deployment.agent))["check"]
+    await shown(deployment.agent, "starting")
     await restore(deployment)
     await over(deployment.agent, "link_down", "starting")
 

@@ -55,10 +55,14 @@ async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_look
         await until(lambda: nodes.published >= heard_often, "it can be told how often the nodes register")
         await until(stage.region.observed_through, "the agent has vouched for the site")
         await until(lambda: "probe of nodes: stored" in agent.log_path.read_text(), "the agent has probed the stream")
+
+        async def all_is_well() -> bool:
+            return await examined(stage.config_path) == (0, [])
+
+        await until(all_is_well, "all is well")
         began_with = agent.log_path.read_text()
         code, page, _ = await agent.command("doctor")
         assert (code, "all well" in page) == (0, True), page
-        assert await examined(stage.config_path) == (0, [])
         assert "every one of the last " in page
         assert "senders register about every " in page
         assert f"{FLEET} listens on all subjects of eu-west.dub1.nodes" in page
@@ -83,10 +87,17 @@ async def test_nobody_is_missed_before_stale_after_has_passed_and_whoever_never_
 ) -> None:
     settings = stage.config_path.read_text().replace("probe = true", f"probe = true\n{further}")
     stage.config_path.write_text(settings.replace('stale_after = "4s"', 'stale_after = "30m"'))
-    assert await wrong_at_source(stage.config_path) == [], "the stream is empty"
+
+    async def nothing_is_wrong() -> bool:
+        # On a busy machine a server may take longer to answer than a doctor waits.
+        wrong = await wrong_at_source(stage.config_path)
+        assert "nobody has registered" not in str(wrong)
+        return not wrong
+
+    await until(nothing_is_wrong, "the stream is empty")
     async with operated_agent(stage.config_path) as agent:
         await until(lambda: "probe of nodes: stored" in agent.log_path.read_text(), "the agent has probed the stream")
-        assert await wrong_at_source(stage.config_path) == [], "the stream holds the agent's probe"
+        await until(nothing_is_wrong, "the stream holds the agent's probe")
     stage.config_path.write_text(settings)
     passing = ", and pass source.filter_subject" if further else ""
     async with operated_agent(stage.config_path):
@@ -383,7 +394,9 @@ async def test_senders_that_repeat_an_id_are_said(stage: Stage) -> None:
     for count in (1, 2):
 
         async def is_stored(count: int = count) -> bool:
-            await stage.site.client.request("registration.nodes", b'{"sender": "a"}', headers={"Nats-Msg-Id": "boot"})
+            await stage.site.client.request(
+                "registration.nodes", b'{"sender": "a"}', headers={"Nats-Msg-Id": "boot"}, timeout=60
+            )
             return await stage.site.last_sequence() >= count
 
         await until(is_stored, "the server has forgotten the id")
