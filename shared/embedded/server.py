@@ -24,7 +24,7 @@ import msgspec
 
 from shared.settings import quoted
 
-START_DEADLINE = 20.0
+START_DEADLINE = 60.0
 STOP_DEADLINE = 10.0
 _POLL = 0.02
 _STOP_POLL = 0.001

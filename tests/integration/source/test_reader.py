@@ -353,7 +353,7 @@ async def test_a_stream_that_refuses_what_is_new_on_a_full_subject_says_that_it_
     await site.publish(b"1")
     async with reading(site) as reader:
         await reader.read_on(1)
-        assert b"maximum messages per subject exceeded" in (await site.client.request(SUBJECT, b"2")).data
+        assert b"maximum messages per subject exceeded" in (await site.client.request(SUBJECT, b"2", timeout=60)).data
         assert (await reader.check()).facts.refuses_by_subject
 
 

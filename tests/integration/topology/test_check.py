@@ -67,11 +67,11 @@ class Watched(NamedTuple):
     async def comes_to(self, code: int) -> str:
         """Check until the exit code is as expected, and give the line: reports lag by a heartbeat."""
 
-        async def is_there() -> bool:
-            return (await self.checked())[0] == code
+        async def line_of_it() -> str:
+            found, line = await self.checked()
+            return line if found == code else ""
 
-        await until(is_there, f"check ends with {code}", 180)
-        return (await self.checked())[1]
+        return str(await until(line_of_it, f"check ends with {code}"))
 
 
 @asynccontextmanager
@@ -86,8 +86,13 @@ async def test_all_is_well(tmp_path: Path) -> None:
     async with watched(tmp_path) as stage:
         await stage.publish(stage.site.new("a", SECOND), stage.site.new("b", SECOND), stage.word())
         await stage.archived(3)
-        line = await stage.comes_to(0)
-        assert line == "OK - 3 streams, 2 copies, at most 0 messages behind, 1 block watched"
+        await until(partial(holds, stage.hub, "REPORT", 3), "the report has it too", SOURCED_WITHIN)
+        well = 0, "OK - 3 streams, 2 copies, at most 0 messages behind, 1 block watched"
+
+        async def is_said() -> bool:
+            return await stage.checked() == well
+
+        await until(is_said, f"check says {well}")
         code, shown = await muster_json(stage)
         assert (code, shown) == (0, [])
 

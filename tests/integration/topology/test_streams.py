@@ -216,7 +216,7 @@ async def test_a_refused_copy_changes_nothing_until_it_is_allowed(tmp_path: Path
         answer = await refused("apply", "--config", path)
         assert answer.stderr.startswith("muster-aggregator: nothing was changed: hub: DONE shall copy WORK")
         async with await client_of(servers.hub) as hub:
-            names = await asyncio.wait_for(hub.jetstream().streams_info(), 10)
+            names = await asyncio.wait_for(hub.jetstream().streams_info(), 60)
             assert names == []
             path.write_text(text + "allow = true\n")
             await ran("apply", "--config", path)
@@ -245,7 +245,7 @@ async def test_a_stream_whose_server_is_down_hides_no_other_of_its_place(tmp_pat
             return (await muster("apply", "--config", path)).returncode == 0
 
         # Servers that have just started may not know each other yet.
-        await until(is_laid_out, "all streams are there", 90)
+        await until(is_laid_out, "all streams are there")
         await cluster.servers["n3"].kill()
 
         async def is_down() -> bool:
@@ -255,7 +255,7 @@ async def test_a_stream_whose_server_is_down_hides_no_other_of_its_place(tmp_pat
             assert not any(each["consumer"] for each in shown["silent"] if each["stream"] == "LONELY")
             return rows == {"ALL": "is not available", "LONELY": "is not available", "ORDERS": ""}
 
-        await until(is_down, "two streams are not available, the other is", 60)
+        await until(is_down, "two streams are not available, the other is")
         for streams, away in ((lonely, ("ALL", "LONELY")), ("", ("ALL",))):
             path.write_text(hub + streams + orders.replace("1h", "2h"))
             answer = await refused("apply", "--config", path)

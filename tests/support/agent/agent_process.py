@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -28,11 +27,12 @@ from shared.terminal import json_text
 from shared.wire import Advisory, Watermark
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.delivery.fleet_region import Region, running_region
+from tests.support.nats.free_ports import free_ports
 from tests.support.nats.source_site import SUBJECT, Site, running_site
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-agent"))
-DEADLINE = 90.0
+DEADLINE = 180.0
 
 SETTINGS = ABOVE_BLOCKS + block("nodes", "sample", SAMPLING)
 # Where instants are asserted: proofs may be late on a busy machine without making a blind span.
@@ -255,6 +255,4 @@ async def deployed(
 
 def free_address() -> str:
     """Give an address of this machine on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 COMMAND = str(Path(sys.executable).with_name("muster-agent"))
-DEADLINE = 90.0
+DEADLINE = 180.0
 
 
 class OperatedAgent:

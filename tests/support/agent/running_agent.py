@@ -17,8 +17,8 @@ from shared.settings import SettingsError
 from shared.terminal import json_text
 
 PROGRAM = str(Path(sys.executable).parent / "muster-agent")
-END_DEADLINE = 90.0
-ASK_DEADLINE = 90.0
+END_DEADLINE = 180.0
+ASK_DEADLINE = 180.0
 
 
 class AgentProcess:

@@ -7,8 +7,8 @@ ALIVE, MORE_TIME, READY = b"WATCHDOG=1", b"EXTEND_TIMEOUT_USEC=60000000", b"READ
 
 
 def supervisor_socket(address: Path) -> socket.socket:
-    """Listen; whoever waits for a word waits for 30 s."""
+    """Listen; whoever waits for a word waits for three minutes."""
     supervisor = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     supervisor.bind(str(address))
-    supervisor.settimeout(30)
+    supervisor.settimeout(180)
     return supervisor

@@ -9,7 +9,7 @@ from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats
 from shared.nats.jetstream_api import create_stream, request_json
 
-DEADLINE = 90.0
+DEADLINE = 180.0
 
 
 class LinkedServer:

@@ -149,7 +149,7 @@ async def exhaust(site: Site) -> None:
     """Fill what the server, or the account, may store, by another stream."""
     await site.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
     for size in (64 << 10, 1 << 10, 16):
-        while b'"error"' not in (answer := await site.client.request("other", b"x" * size)).data:
+        while b'"error"' not in (answer := await site.client.request("other", b"x" * size, timeout=DEADLINE)).data:
             pass
         assert b"resource" in answer.data, answer.data
 

@@ -28,7 +28,7 @@ def asked(agent: AgentProcess, path: str) -> tuple[int, str]:
     listen = re.search(r'listen = "(.*)"', agent.config.read_text())
     assert listen
     try:
-        with urllib.request.urlopen(f"http://{listen[1]}{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://{listen[1]}{path}", timeout=60) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -38,7 +38,7 @@ async def acknowledged(hub: Client, region: str, sequence: int) -> None:
     subject = f"$JS.{region}.API.CONSUMER.INFO.FLEET.muster-archive"
 
     async def is_acknowledged() -> bool:
-        info = await request_json(hub, subject, None, dict[str, Any], deadline=20)
+        info = await request_json(hub, subject, None, dict[str, Any], deadline=60)
         return bool(info["ack_floor"]["stream_seq"] >= sequence)
 
     await until(is_acknowledged, f"{sequence} is acknowledged")
@@ -54,7 +54,7 @@ async def archived_sequences(hub: Client, name: str = "ARCHIVE") -> list[int]:
     found = []
     for sequence in range(1, int((await stream(hub, name))["state"]["messages"]) + 1):
         request = {"seq": sequence}
-        reply = await request_json(hub, f"$JS.API.STREAM.MSG.GET.{name}", request, dict[str, Any], deadline=5)
+        reply = await request_json(hub, f"$JS.API.STREAM.MSG.GET.{name}", request, dict[str, Any], deadline=60)
         headers = base64.b64decode(reply["message"]["hdrs"]).decode()
         found.append(int(re.findall(r"^Nats-Stream-Source: \S+ (\d+) ", headers, re.MULTILINE)[0]))
     return found

@@ -13,7 +13,7 @@ import msgspec
 from aggregator.topology.render.keys import key_of
 from tests.support.waiting import until
 
-DEADLINE = 10.0
+DEADLINE = 90.0
 
 
 class LeafIntruder:

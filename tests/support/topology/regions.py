@@ -64,7 +64,7 @@ def topology_toml(hub: EmbeddedNats, names: Sequence[str]) -> str:
 
 async def client_of(server: EmbeddedNats) -> Client:
     """Connect to a server of a test."""
-    return await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=10)
+    return await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=60)
 
 
 async def answers(client: Client, domain: str) -> bool:
@@ -78,7 +78,7 @@ async def answers(client: Client, domain: str) -> bool:
 
 async def stream(client: Client, name: str, api: str = "$JS.API") -> dict[str, Any]:
     """Give what STREAM.INFO says."""
-    return await request_json(client, f"{api}.STREAM.INFO.{name}", None, dict[str, Any], deadline=5)
+    return await request_json(client, f"{api}.STREAM.INFO.{name}", None, dict[str, Any], deadline=60)
 
 
 async def holds(client: Client, name: str, count: int) -> bool:

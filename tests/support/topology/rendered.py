@@ -26,10 +26,10 @@ from tests.support.nats.free_ports import free_ports
 from tests.support.waiting import until
 
 COMMAND = str(Path(sys.executable).with_name("muster-aggregator"))
-START_DEADLINE = 90.0
+START_DEADLINE = 180.0
 CONNECT_DEADLINE = 60.0
-REQUEST_DEADLINE = 5.0
-DENIAL_DEADLINE = 5.0
+REQUEST_DEADLINE = 20.0
+DENIAL_DEADLINE = 90.0
 SERVERS = ("hub", "eu-west", "dub1")
 
 TOPOLOGY = """
@@ -207,7 +207,9 @@ class Rendered:
 
 def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command beside a topology.toml."""
-    return subprocess.run([COMMAND, *arguments], cwd=directory, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [COMMAND, *arguments], cwd=directory, capture_output=True, text=True, check=False, timeout=180
+    )
 
 
 @contextmanager

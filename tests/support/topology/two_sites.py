@@ -195,7 +195,7 @@ class TwoSites:
 
     async def _acknowledged(self, region: Client) -> int:
         info = await request_json(
-            region, "$JS.API.CONSUMER.INFO.FLEET.muster-archive", None, dict[str, Any], deadline=5
+            region, "$JS.API.CONSUMER.INFO.FLEET.muster-archive", None, dict[str, Any], deadline=60
         )
         return int(info["ack_floor"]["stream_seq"])
 
@@ -205,7 +205,7 @@ class TwoSites:
             subject = "$JS.API.STREAM.MSG.GET.ARCHIVE"
             found = []
             for sequence in range(1, await _messages(hub, "ARCHIVE") + 1):
-                reply = await request_json(hub, subject, {"seq": sequence}, dict[str, Any], deadline=5)
+                reply = await request_json(hub, subject, {"seq": sequence}, dict[str, Any], deadline=60)
                 message = reply["message"]
                 data, headers = (base64.b64decode(message.get(key, "")) for key in ("data", "hdrs"))
                 found.append(ArchivedRecord(message["subject"], data, headers.decode()))
@@ -213,7 +213,7 @@ class TwoSites:
 
 
 async def _messages(client: Client, stream: str) -> int:
-    info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, dict[str, Any], deadline=5)
+    info = await request_json(client, f"$JS.API.STREAM.INFO.{stream}", None, dict[str, Any], deadline=60)
     return int(info["state"]["messages"])
 
 
