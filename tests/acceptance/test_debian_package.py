@@ -47,7 +47,7 @@ def test_it_runs_is_upgraded_and_goes_on_after_it_was_removed(deb: Path, tree: s
         rights = "stat --format '%U %G %a' /etc/muster-agent /etc/muster-agent/agent.toml"
         assert place.run(rights) == "root muster-agent 750\nroot muster-agent 640\n"
         place.run("systemd-analyze security --threshold=15 muster-agent.service")
-        place.run("runuser -u muster-agent -- muster-agent doctor")
+        place.wait_for("runuser -u muster-agent -- muster-agent doctor")
         assert place.run("dpkg --verify muster-agent").split() == ["??5??????", "c", "/etc/muster-agent/agent.toml"]
 
         before = place.run("systemctl show --property MainPID --value muster-agent")

@@ -149,7 +149,7 @@ def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboo
     assert 'Status: "' in place.run("systemctl status muster-agent")
     exposure = place.run("systemd-analyze security --threshold=15 muster-agent.service")
     assert "Overall exposure" in exposure
-    place.run("runuser -u muster-agent -- muster-agent doctor")
+    place.wait_for("runuser -u muster-agent -- muster-agent doctor")
     first = place.run("systemctl show --property MainPID --value muster-agent").strip()
     place.run(f"kill -STOP {first}")
     place.wait_for(

@@ -30,7 +30,7 @@ watermark = { interval = "1s" }
 name = "nodes"
 source = { servers = ["nats://127.0.0.1:4222"], stream = "REGISTRATION", settle = "1s" }
 sender = { json_path = "sender" }
-policy = { sample_interval = "1m", stale_after = "10s", retire_after = "5m", blind_after = "3s" }
+policy = { sample_interval = "1m", stale_after = "25s", retire_after = "5m", blind_after = "3s" }
 """
 NATS_UNIT = """
 [Service]
@@ -99,7 +99,7 @@ from nats import connect
 
 async def main():
     client = await connect("nats://127.0.0.1:4222")
-    stream = client.jetstream(domain="hub")
+    stream = client.jetstream(domain="hub", timeout=60)
     count = (await stream.stream_info("FLEET")).state.messages
     advisories = []
     for sequence in range(1, count + 1):
