@@ -51,8 +51,7 @@ async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_look
     names = [f"node-{n}" for n in range(4)]
     async with registering(stage.site, *names) as nodes, operated_agent(stage.config_path) as agent:
         await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "the agent works")
-        heard_often = 4 * len(names)
-        await until(lambda: nodes.published >= heard_often, "it can be told how often the nodes register")
+        await until(lambda: nodes.published >= 4 * len(names), "it can be told how often the nodes register")
         await until(stage.region.observed_through, "the agent has vouched for the site")
         await until(lambda: "probe of nodes: stored" in agent.log_path.read_text(), "the agent has probed the stream")
 
