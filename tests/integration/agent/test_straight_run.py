@@ -45,7 +45,7 @@ async def test_a_cut_link_is_explained_and_nothing_is_lost_by_it(stage: Stage, a
         await stage.region.link.cut()
         nodes.speak_up("c")
         await until(is_said(agent, "upstream          not connected for "), "the status says that the link is down")
-        await until(is_said(agent, " advisories "), "an advisory waits")
+        await until(is_said(agent, " wait for the region's acknowledgement"), "an advisory waits")
         _, status, _ = await agent.command("status")
     lines = dict(line.split(maxsplit=1) for line in status.splitlines()[2:] if line)
     assert lines["upstream"].startswith("not connected for "), status
