@@ -226,7 +226,7 @@ async def test_a_full_server_that_begins_with_encryption_is_said_to_be_full(tmp_
     async with server_in(tmp_path, config) as server:
         settings = settings_for(server, tls=TlsSettings(ca=FilePath(authority.ca), handshake_first=True))
         async with await connect(settings, name="test", deadline=60):
-            line = await failure(settings, deadline=5)
+            line = await failure(settings, deadline=1)
         assert "the server is full (max_connections), or tls.handshake_first" in line
 
 
@@ -235,7 +235,7 @@ async def test_an_account_that_takes_no_more_connections_is_said_to_be_full(tmp_
     async with server_in(tmp_path, config) as server:
         auth = AuthSettings(user="agent", password_file=written(tmp_path / "password", "right"))
         async with await connect(settings_for(server, auth), name="test", deadline=60):
-            line = await failure(settings_for(server, auth), deadline=5)
+            line = await failure(settings_for(server, auth), deadline=1)
         assert line.endswith(
             "it takes no more connections, of all or of ours (max_connections): "
             "maximum account active connections exceeded"
