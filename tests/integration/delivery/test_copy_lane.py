@@ -164,7 +164,7 @@ async def test_a_region_that_stays_busy_gets_rows_one_by_one_and_batches_again_w
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, batches_were_taken: bool
 ) -> None:
     monkeypatch.setattr(copy_lane, "BUSY_PATIENCE", 0.1)
-    monkeypatch.setattr(copy_lane, "ONE_BY_ONE_FOR", 4.0)
+    monkeypatch.setattr(copy_lane, "ONE_BY_ONE_FOR", 0.4)
     await store.commit(batch(1, [copy(f"c{number}") for number in range(20)]))
     lane = copies_lane(store)
     if batches_were_taken:

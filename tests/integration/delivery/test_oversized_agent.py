@@ -167,7 +167,6 @@ async def test_copies_pass_the_store_by_again_behind_one_that_was_set_apart_thou
             return bool(found["count"] == 5)
 
         await until(are_set_apart, "each is set apart once", 60.0)
-        await until(partial(_wait, agent, 0), "nothing waits any more", 60.0)
         stored_before = _last_stored(agent)
         await site.publish(*(b"%d" % number for number in range(total, total + 300)))
         total += 300

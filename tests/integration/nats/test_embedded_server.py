@@ -29,7 +29,7 @@ def is_alive(pid: int) -> bool:
 async def test_a_started_server_serves_jetstream_in_its_domain(tmp_path: Path) -> None:
     async with EmbeddedNats(ServerSettings(name="s", store_dir=tmp_path, domain="us-east", sync_always=True)) as server:
         async with await connected(server) as client:
-            info = await request_json(client, "$JS.us-east.API.INFO", None, dict[str, object], deadline=60)
+            info = await request_json(client, "$JS.us-east.API.INFO", None, dict[str, object], deadline=2)
         assert info["domain"] == "us-east"
         pid = server.pid
     assert not is_alive(pid)
@@ -80,7 +80,7 @@ async def test_a_suspended_server_is_silent_until_it_resumes(tmp_path: Path) -> 
             await client.flush(timeout=1)
         assert server.is_running
         server.resume()
-        await client.flush(timeout=60)
+        await client.flush(timeout=5)
 
 
 async def test_a_suspended_server_can_be_stopped(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ async def test_one_answer_in_between_is_enough(tmp_path: Path) -> None:
             for _ in range(2):
                 with pytest.raises(TimeoutError):
                     await client.request("silent", b"", timeout=0.05)
-            await client.request("$JS.API.INFO", b"", timeout=60)
+            await client.request("$JS.API.INFO", b"")
         assert client._reconnect_policy._timer is None
         await client.close()
     assert LinkEvent.RENEWED not in [state.event for state in by_server]

@@ -80,8 +80,8 @@ async def test_a_work_queue_lets_go_what_was_committed_and_not_acknowledged(site
     await site.publish(*bodies("a", 10))
     async with reading(site) as reader:
         # Ended between the commit and the acknowledgement.
-        while reader.position.sequence < 10:
-            await reader.take(await reader.source.read(5), acknowledges=False)
+        messages = await reader.source.read(5)
+        await reader.take(messages, acknowledges=False)
         assert (reader.position.sequence, await held(site)) == (10, 10)
         assert (await reader.open()).change is None
         await site.publish(*bodies("b", 5))
@@ -134,10 +134,10 @@ async def test_what_was_committed_before_a_clock_went_back_a_little_is_no_other_
     await site.make_stream(retention="workqueue")
     await site.publish(*bodies("a", 10))
     async with reading(site) as reader:
-        while reader.position.sequence < 10:
-            await reader.take(await reader.source.read(5), acknowledges=False)
+        messages = await reader.source.read(5)
+        await reader.take(messages, acknowledges=False)
         # As if the last one had been stored by a server whose clock was a second behind.
-        earlier = msgspec.structs.replace(reader.position, stored_at=reader.received[0].stored_at - 1)
+        earlier = msgspec.structs.replace(reader.position, stored_at=messages[0].stored_at - 1)
         state = BlockState(earlier, POLICY, source_clock=reader.source_clock)
         pulls = Pulls(reader.client, reader.source._api, Requests(PULL_EXPIRES))
         await reader.source._api.reset(1)

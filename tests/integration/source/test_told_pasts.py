@@ -54,8 +54,6 @@ async def test_a_stream_that_was_restored_is_told_when_it_is_found(deployment: D
     async with deployment.senders(NAMES):
         await reading(deployment)
         await deployment.site.copy_store(tmp_path / "copy")
-        # What the copy lacks.
-        await deployment.site.publish(b'{"sender":"a"}')
         await deployment.until_observed(await deployment.site_time())
     await deployment.site.restore_store(tmp_path / "copy")
     await is_told(deployment, "an older copy of its server's store was put back", "a new epoch begins")

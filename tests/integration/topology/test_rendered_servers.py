@@ -123,7 +123,6 @@ async def test_a_site_sees_the_last_watermark_of_its_own_block(rendered: Rendere
 
 
 async def test_a_site_hears_its_own_policy_and_no_others(rendered: Rendered) -> None:
-    before = await rendered.archived()
     for whom in (
         ("--site", "lon1"),
         ("--site", "dub1"),
@@ -132,7 +131,6 @@ async def test_a_site_hears_its_own_policy_and_no_others(rendered: Rendered) -> 
     ):
         done = muster(rendered.directory, "policy", "set", *whom, "--sample-interval", "30m")
         assert done.returncode == 0, done.stderr
-    await until_archived(rendered, before + 4)
     own, region = "muster.policy.eu-west.site.dub1", "muster.policy.eu-west.region"
     consumer = "MUSTER_POLICY.muster-dub1"
     async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
@@ -298,7 +296,7 @@ async def test_at_its_site_each_may_do_its_own_work_alone(rendered: Rendered, ke
 )
 async def test_keys_open_no_other_door(rendered: Rendered, server: str, key: str) -> None:
     with pytest.raises(ConnectFailed, match="credentials|refused|Authorization"):
-        await connect(rendered.settings(server, key), name="test", deadline=CONNECT_DEADLINE)
+        await connect(rendered.settings(server, key), name="test", deadline=2)
 
 
 async def test_a_sites_key_takes_no_other_sites_connections(rendered: Rendered) -> None:
@@ -307,7 +305,7 @@ async def test_a_sites_key_takes_no_other_sites_connections(rendered: Rendered) 
         for _ in range(CONNECTIONS_OF_A_SITE):
             await taken.enter_async_context(await connect(settings, name="test", deadline=CONNECT_DEADLINE))
         with pytest.raises(ConnectFailed, match="account active connections exceeded"):
-            await connect(settings, name="test", deadline=5)
+            await connect(settings, name="test", deadline=1)
         async with rendered.visited("eu-west", "lon1-agent", "_INBOX_lon1") as other:
             await other.store(f"{OTHERS}.watermark", b"{}")
 
