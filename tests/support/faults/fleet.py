@@ -182,7 +182,8 @@ class FaultFleet:
     async def _repeat(self) -> None:
         now = asyncio.get_running_loop().time()
         for message_id, at in list(self._repeat_at.items()):
-            if at <= now:
+            # An answer that comes while another registration is published takes this one out.
+            if at <= now and message_id in self._waiting:
                 await self._publish(message_id, *self._waiting[message_id])
 
     async def _publish(self, message_id: str, subject: str, body: bytes, headers: dict[str, str]) -> None:
