@@ -17,6 +17,9 @@ pytest.register_assert_rewrite("tests.support")
 
 from tests.support.distribution import WholeFiles, in_order  # noqa: E402
 
+# What a run leaves for the second run of the tests that failed.
+pytest_plugins = ["tests.support.reruns"]
+
 # The seed of a run stands in its first lines (pytest-randomly), the example that failed in its last.
 settings.register_profile("muster", deadline=None, print_blob=True)
 settings.load_profile("muster")
