@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from shared.decoding import Decoder, WireError
 from shared.identifiers import BlockId
 from shared.thresholds import InvalidThresholds, Thresholds
-from shared.wire import Int64, WireError
+from shared.wire import Int64
 
 PROTOCOL = "muster:policy:1"
 STREAM: Final = "MUSTER_POLICY"
@@ -124,7 +125,7 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
 
 
-_decoder = msgspec.json.Decoder(Revision)
+_revision = Decoder(Revision, "a revision of the policy")
 
 
 def encode_revision(revision: Revision) -> bytes:
@@ -133,14 +134,14 @@ def encode_revision(revision: Revision) -> bytes:
 
 def decode_revision(body: bytes) -> Revision:
     """Read a revision; raise WireError with the reason."""
-    try:
-        revision = _decoder.decode(body)
-        if revision.protocol != PROTOCOL:
-            raise WireError(f"not a revision of the policy: protocol {revision.protocol!r}")
-        if isinstance(revision.order, SetThresholds):
+    revision = _revision(body)
+    if revision.protocol != PROTOCOL:
+        raise WireError(f"not a revision of the policy: protocol {revision.protocol!r}")
+    if isinstance(revision.order, SetThresholds):
+        try:
             revision.order.thresholds.check()
-    except (msgspec.MsgspecError, InvalidThresholds) as error:
-        raise WireError(f"not a revision of the policy: {error}") from error
+        except InvalidThresholds as error:
+            raise WireError(f"not a revision of the policy: {error}") from error
     return revision
 
 

@@ -16,6 +16,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from shared.decoding import Decoder, WireError
+
 TRUTH_PROTOCOL: Final = "muster:truth:1"
 
 
@@ -62,7 +64,7 @@ TruthLine = TruthHeader | UpInterval | TruthThrough
 Span = tuple[int, int]
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(TruthLine)
+_truth_line: Decoder[TruthLine] = Decoder(TruthLine, "a line of a truth file")
 
 
 class Truth:
@@ -144,6 +146,6 @@ def _decode_lines(lines: Iterable[bytes | str]) -> Iterator[TruthLine]:
         if torn is not None:
             raise torn
         try:
-            yield _decoder.decode(text)
-        except msgspec.MsgspecError as error:
-            torn = TruthError(f"line {number}: not a line of a truth file: {error}")
+            yield _truth_line(text)
+        except WireError as error:
+            torn = TruthError(f"line {number}: {error}")

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from shared.decoding import Decoder, WireError
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, parse_number
 from shared.instants import SECOND
 
@@ -35,10 +36,6 @@ CHORIA_EVENTS = {
 }
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 KINDS_BY_CHORIA_EVENT = {event: kind for kind, event in CHORIA_EVENTS.items()}
-
-
-class WireError(ValueError):
-    """Bytes are not the record they were taken for."""
 
 
 class ForwardReason(StrEnum):
@@ -212,9 +209,9 @@ _UNFIT_FOR_HEADER = re.compile(rb"[^ -$&-~]+|\A +| +\Z")
 _ENCODED = re.compile(rb"%([0-9A-Fa-f]{2})")
 _replace = msgspec.structs.replace
 _encoder = msgspec.json.Encoder()
-_advisory_decoder = msgspec.json.Decoder(Advisory)
-_choria_advisory_decoder = msgspec.json.Decoder(ChoriaAdvisory)
-_watermark_decoder = msgspec.json.Decoder(Watermark)
+_advisory = Decoder(Advisory, "an advisory")
+_choria_advisory = Decoder(ChoriaAdvisory, "an advisory of Choria")
+decode_watermark = Decoder(Watermark, "a watermark")
 
 
 def encode(record: Advisory | Watermark) -> bytes:
@@ -225,23 +222,15 @@ def encode(record: Advisory | Watermark) -> bytes:
 def decode_advisory(body: bytes) -> Advisory | ChoriaAdvisory:
     """Read an advisory, ours or a plain Choria one; raise WireError with the reason."""
     try:
-        return _advisory_decoder.decode(body)
-    except msgspec.MsgspecError as ours:
+        return _advisory(body)
+    except WireError as ours:
         try:
-            plain = _choria_advisory_decoder.decode(body)
-        except msgspec.MsgspecError:
-            raise WireError(f"not an advisory: {ours}") from ours
+            plain = _choria_advisory(body)
+        except WireError:
+            raise ours from None
         if b'"at_us"' in body:
-            raise WireError(f"not a whole advisory: {ours}") from ours
+            raise
         return plain
-
-
-def decode_watermark(body: bytes) -> Watermark:
-    """Read a watermark; raise WireError with the reason."""
-    try:
-        return _watermark_decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        raise WireError(f"not a watermark: {error}") from error
 
 
 def origin_header(block_id: BlockId, incarnation: Incarnation, sequence: int) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET
 
+from shared.decoding import WireError
 from shared.identifiers import AdvisoryKind, BlockId
 from shared.instants import EARLIEST, LATEST, SECOND
 from shared.policy import (
@@ -24,7 +25,7 @@ from shared.policy import (
     parse_policy_subject,
 )
 from shared.subjects import ROOT, RecordType, parse_subject
-from shared.wire import CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, WireError, decode_advisory, decode_watermark
+from shared.wire import CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, decode_advisory, decode_watermark
 
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""

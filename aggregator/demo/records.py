@@ -16,6 +16,7 @@ from aggregator.demo.live import AgentStatus
 from aggregator.demo.stage import Stage, connected
 from aggregator.demo.watch import ARCHIVE
 from shared.blake2 import blake2b
+from shared.decoding import WireError
 from shared.nats.jetstream_api import api_prefix
 from shared.nats.stream_messages import every_message
 from shared.subjects import RecordType, parse_subject
@@ -24,7 +25,6 @@ from shared.wire import (
     Advisory,
     ChoriaAdvisory,
     Watermark,
-    WireError,
     decode_advisory,
     decode_watermark,
     parse_origin_header,

@@ -21,10 +21,11 @@ from aggregator.demo import scenario
 from aggregator.demo.crew import run_shown
 from aggregator.demo.stage import Stage, connected
 from aggregator.demo.story import Story, Tone, muster
+from shared.decoding import WireError
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.jetstream_api import RequestFailed, request_json
-from shared.wire import Advisory, WireError, decode_advisory, decode_watermark
+from shared.wire import Advisory, decode_advisory, decode_watermark
 
 Record = TypeVar("Record")
 

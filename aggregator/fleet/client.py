@@ -10,9 +10,9 @@ from typing import TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import click
-import msgspec
 
 from aggregator.config import AggregatorSettings
+from shared.decoding import Decoder, WireError
 from shared.redirects import NoRedirects
 from shared.system_errors import reason_of
 from shared.tables import visible
@@ -53,7 +53,7 @@ class LiveClient:
         )
         try:
             with self._opener.open(request, timeout=DEADLINE) as answer:
-                return msgspec.json.decode(answer.read(), type=model)
+                return Decoder(model, "what this version expects")(answer.read())
         except urllib.error.HTTPError as error:
             raise click.ClickException(f"{self.url}: {_error_text(error, has_token=bool(self._token))}") from error
         except (OSError, http.client.HTTPException) as error:
@@ -62,8 +62,11 @@ class LiveClient:
             raise click.ClickException(
                 f"{self.url} does not answer: {reason}; is muster-aggregator serve running?"
             ) from error
-        except msgspec.MsgspecError as error:
-            raise click.ClickException(f"{self.url} answers otherwise than this version expects: {error}") from error
+        except WireError as error:
+            raise click.ClickException(f"{self.url} answers {error}") from error
+
+
+_refusal = Decoder(dict[str, str], "a refusal")
 
 
 def _is_of_a_service(url: str) -> bool:
@@ -83,6 +86,6 @@ def _error_text(error: urllib.error.HTTPError, *, has_token: bool) -> str:
     if 300 <= error.code < 400:
         return f"not the service itself: it redirects to {visible(error.headers.get('Location', 'nowhere'))[:200]}"
     try:
-        return str(msgspec.json.decode(body, type=dict[str, str])["error"])
-    except (msgspec.MsgspecError, KeyError):
+        return _refusal(body)["error"]
+    except (WireError, KeyError):
         return f"{error.code} {body.decode(errors='replace').strip()}"

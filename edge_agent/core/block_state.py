@@ -6,6 +6,7 @@ from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
 from edge_agent.core.observation import Rejections
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.stream_past import StreamTakes
+from shared.decoding import Decoder
 from shared.identifiers import SourcePosition
 
 
@@ -89,6 +90,9 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     def latest_stored_at(self) -> int:
         """Give the latest of the stream's own times that was seen: its clock may have gone back a little since."""
         return max(self.last_stored_at, self.source_clock)
+
+
+decode_block_state = Decoder(BlockState, "a block's state")
 
 
 def sum_counters(counters: Counters, additions: Counters) -> Counters:

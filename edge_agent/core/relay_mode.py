@@ -28,9 +28,10 @@ from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, headers_t
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
 from edge_agent.core.untracked_draft import PositionDraft
 from shared import wire
+from shared.decoding import WireError
 from shared.identifiers import BlockId, Incarnation, message_id
 from shared.subjects import RecordType, parse_subject
-from shared.wire import ForwardReason, WireError
+from shared.wire import ForwardReason
 
 FORGOTTEN_PER_DRAFT = 10_000
 

@@ -15,6 +15,7 @@ import msgspec
 
 from edge_agent.core.records import Lane, OutboxRow, size_of_headers
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
+from shared.decoding import Decoder, WireError
 from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER
 
 NEVER = (1 << 63) - 1
@@ -56,7 +57,7 @@ class _PubAck(msgspec.Struct):
     error: _Failure | None = None
 
 
-_decoder = msgspec.json.Decoder(_PubAck)
+_acknowledgement = Decoder(_PubAck, "an acknowledgement")
 
 
 def header_lines(headers: Mapping[str, str]) -> str:
@@ -172,9 +173,9 @@ def _head(around: tuple[str, str], headers: Mapping[str, str]) -> bytes:
 
 def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:
     try:
-        reply = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        return Answer(shipment_number, Outcome.REFUSED, reason=f"not an acknowledgement: {error}")
+        reply = _acknowledgement(body)
+    except WireError as error:
+        return Answer(shipment_number, Outcome.REFUSED, reason=str(error))
     if reply.error is not None:
         reason = reply.error.description or str(reply.error.err_code)
         return Answer(shipment_number, _OUTCOMES.get(reply.error.err_code, Outcome.REFUSED), reason=reason)

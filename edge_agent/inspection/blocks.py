@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState
+from edge_agent.core.block_state import BlockState, decode_block_state
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.health import is_stalled
 from edge_agent.observability.status_report import read_phases, read_progress
@@ -72,7 +72,7 @@ def read_blocks(database: sqlite3.Connection, name: str = "") -> dict[int, Known
         number: KnownBlock(
             number,
             BlockId(region, site, block),
-            msgspec.json.decode(state, type=BlockState),
+            decode_block_state(state),
             is_read=phases.get(f"stream {block}") == IngestPhase.READING and not _is_stalled(database, block),
         )
         for number, block, region, site, state in database.execute(BLOCKS).fetchall()

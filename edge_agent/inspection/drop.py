@@ -9,13 +9,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
-
 from edge_agent.store import schema
 from edge_agent.store.files import StoreInUse, StoreUnusable, hold_of
 from edge_agent.store.port import LaneDepth, StoreFailing, StoreFull, StoreLocked
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.decoding import Decoder
 
 EVERY_BLOCK = "*"
 ANSWER_DEADLINE = 30.0
@@ -26,6 +25,8 @@ ASK = "INSERT INTO operator_request (asked) VALUES (?)"
 ANSWER = "SELECT answer FROM operator_request WHERE row_id = ?"
 WITHDRAW = "DELETE FROM operator_request WHERE row_id = ? AND answer IS NULL"
 FORGET = "DELETE FROM operator_request WHERE answer IS NOT NULL AND row_id < ? - 100"
+
+_lane_depth = Decoder(LaneDepth, "the depth of a lane")
 
 
 async def drop_registrations(path: Path, block: str) -> LaneDepth:
@@ -89,7 +90,7 @@ def _answer(database: sqlite3.Connection, request: int | None) -> LaneDepth | No
     while True:
         (answer,) = database.execute(ANSWER, (request,)).fetchone()
         if answer is not None:
-            return msgspec.json.decode(answer, type=LaneDepth)
+            return _lane_depth(answer)
         if time.monotonic() > give_up_at:
             return None
         time.sleep(POLL_INTERVAL)

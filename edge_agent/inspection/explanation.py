@@ -14,6 +14,7 @@ from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions
 from edge_agent.store import decision_log
 from edge_agent.store.read_only import StoreUnreadable
+from shared.decoding import Decoder
 from shared.identifiers import AdvisoryKind
 from shared.similar_names import similar_names
 from shared.tables import visible
@@ -27,6 +28,7 @@ RECORDED = "SELECT body FROM recorded_input WHERE block = ? ORDER BY row_id"
 
 
 HistoryEntry = LoggedDecision | RecordedInput
+_recorded: Decoder[RecordedInput] = Decoder(RecordedInput, "a recorded input")
 """What was decided of a sender, or what happened to the stream meanwhile."""
 
 
@@ -81,7 +83,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
             continue
         tracked = _sender_state(sender_id, block, rows[number]) if number in rows else None
         bodies = database.execute(RECORDED, (name,)).fetchall()
-        of_all = (msgspec.json.decode(body, type=RecordedInput) for (body,) in bodies)
+        of_all = (_recorded(body) for (body,) in bodies)
         recorded = [each for each in of_all if _concerns(each, sender_id)]
         history = list(_history(decided, recorded, tracked))
         last_seen_at = tracked.last_seen_at if tracked else max(each.last_seen_at for each in decided)

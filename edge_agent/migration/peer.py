@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from shared.decoding import Decoder, WireError
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, parse_instant
 
 
@@ -134,21 +135,24 @@ class _State(msgspec.Struct, rename={"items": "Items"}):
     items: dict[str, PeerSender] = {}
 
 
+_state = Decoder(_State, "a state file of stream-replicator")
+
+
 def read_settings(text: bytes) -> tuple[PeerSettings, list[str]]:
     """Read YAML or JSON; give it with the keys that the peer does not know either. Raise MigrationRefused."""
     try:
         found = _as_go_reads(msgspec.yaml.decode(text))
         return msgspec.convert(found, PeerSettings, strict=True), [*_unknown(found, PeerSettings, "")]
-    except msgspec.MsgspecError as error:
+    except (ValueError, RecursionError) as error:
         raise MigrationRefused(f"it is no configuration of stream-replicator: {' '.join(str(error).split())}") from None
 
 
 def read_senders(text: bytes) -> dict[str, PeerSender]:
     """Read a state file; raise MigrationRefused."""
     try:
-        return msgspec.json.decode(text, type=_State).items
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise MigrationRefused(f"it is no state file of stream-replicator: {error}") from None
+        return _state(text).items
+    except WireError as error:
+        raise MigrationRefused(f"it is {error}") from None
 
 
 def instant(text: str) -> int:

@@ -28,13 +28,14 @@ from nats.aio.client import Client
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import BlockState
 from edge_agent.source.port import is_denied
+from shared.decoding import WireError
 from shared.identifiers import BlockId, Incarnation, InvalidIdentifier, SourcePosition
 from shared.instants import LATEST, SECOND, format_instant
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request, stream_behind
 from shared.nats.stream_messages import get_message
 from shared.subjects import watermark_subject
 from shared.tasks import Interrupted, is_cancelled, unless_set, wait_for_event
-from shared.wire import Watermark, WireError, decode_watermark
+from shared.wire import Watermark, decode_watermark
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, sum_counters
+from edge_agent.core.block_state import BlockState, decode_block_state, sum_counters
 from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane
 from edge_agent.core.senders import SenderPhase
@@ -26,11 +26,19 @@ from edge_agent.store.outbox_index import dropped_too_large, read_counters, set_
 from edge_agent.store.port import OutboxLevel, SetApartSum
 from edge_agent.store.read_only import StoreUnreadable, is_held, store_reader
 from edge_agent.store.senders import slot_range
+from shared.decoding import Decoder, WireError
 from shared.instants import SECOND
 from shared.sizes import format_size
 
 SIGN_OF_LIFE = 10 * SECOND
 STARTS = "starting: a process has the store and has not written yet"
+
+_agent: Decoder[AgentStatus | None] = Decoder(AgentStatus | None, "an agent's status")
+_part = Decoder(PartStatus, "a part's status")
+_last_problem: Decoder[PartStatus | None] = Decoder(PartStatus | None, "a part's status")
+_pair: Decoder[PairStatus | None] = Decoder(PairStatus | None, "a pair's status")
+_progress: Decoder[Progress | None] = Decoder(Progress | None, "progress")
+_conditions = Decoder(list[Condition], "conditions")
 
 
 class ProcessState(StrEnum):
@@ -116,8 +124,8 @@ def read_status(path: Path) -> StatusReport:
 
 def _note(path: Path) -> list[Condition]:
     """Read what the agent could not write into its store."""
-    with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(note_of(lock_of(path))[1], type=list[Condition])
+    with suppress(OSError, WireError):
+        return _conditions(note_of(lock_of(path))[1])
     return []
 
 
@@ -162,19 +170,19 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
         total = sum_counters(total, additions)
     level = OutboxLevel(size, agent.max_outbox, tuple(set_apart_sums(database)), tuple(dropped_too_large(database)))
     if life is ProcessState.RUNNING:
-        found = msgspec.json.decode(bodies.get("conditions", "[]"), type=list[Condition])
+        found = _conditions(bodies.get("conditions", "[]"))
     else:
         found = in_order([_process_condition(life, agent), *of_outbox(level, now())])
     return StatusReport(
         agent=agent,
         life=life,
         parts=_parts_of(bodies),
-        last_problem=msgspec.json.decode(bodies.get("last_problem", "null"), type=PartStatus | None),
+        last_problem=_last_problem(bodies.get("last_problem", "null")),
         blocks=blocks,
         outbox=outbox,
         outbox_counters=total,
         room=max(agent.max_outbox - size, 0),
-        pair=msgspec.json.decode(bodies.get("pair", "null"), type=PairStatus | None),
+        pair=_pair(bodies.get("pair", "null")),
         conditions=found,
         set_apart=list(level.set_apart),
     )
@@ -203,7 +211,7 @@ def read_phases(database: sqlite3.Connection) -> dict[str, str]:
 def read_progress(database: sqlite3.Connection, block: str) -> Progress | None:
     """Read how far a block's reading had come when the agent last wrote that."""
     row = database.execute("SELECT body FROM status WHERE name = ?", (f"progress:{block}",)).fetchone()
-    return msgspec.json.decode(row[0], type=Progress | None) if row else None
+    return _progress(row[0]) if row else None
 
 
 def _read_lane(database: sqlite3.Connection, lane: Lane) -> LaneReport:
@@ -220,25 +228,23 @@ def _read_blocks(database: sqlite3.Connection, bodies: dict[str, str]) -> Iterat
                 "SELECT phase, COUNT(*) FROM sender WHERE row_id BETWEEN ? AND ? GROUP BY phase", slot_range(number)
             )
         )
-        state = msgspec.json.decode(body, type=BlockState)
+        state = decode_block_state(body)
         yield BlockReport(
             name=name,
             state=state,
             senders={phase.name.lower(): counts.get(phase, 0) for phase in SenderPhase},
             counters={**state.counters, **of_outbox.get(name, {})},
-            progress=msgspec.json.decode(bodies.get(f"progress:{name}", "null"), type=Progress | None),
+            progress=_progress(bodies.get(f"progress:{name}", "null")),
         )
 
 
 def _agent_of(bodies: dict[str, str]) -> AgentStatus | None:
-    return msgspec.json.decode(bodies.get("agent", "null"), type=AgentStatus | None)
+    return _agent(bodies.get("agent", "null"))
 
 
 def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
     return {
-        name.removeprefix("part:"): msgspec.json.decode(body, type=PartStatus)
-        for name, body in sorted(bodies.items())
-        if name.startswith("part:")
+        name.removeprefix("part:"): _part(body) for name, body in sorted(bodies.items()) if name.startswith("part:")
     }
 
 

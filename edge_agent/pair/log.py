@@ -20,14 +20,15 @@ from nats.aio.msg import Msg
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
+from shared.decoding import Decoder, WireError
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import (
     NO_SUCH_STREAM,
     ApiError,
     Failure,
-    PubAck,
     RequestFailed,
     api_prefix,
+    decode_pub_ack,
     request,
     request_json,
 )
@@ -35,6 +36,8 @@ from shared.nats.stream_messages import get_message
 from shared.tasks import wait_for_event
 
 LARGE = 16 << 10
+LARGEST = 256 << 20
+"""Bytes of an entry when it is unpacked: zlib can pack a thousand to one."""
 
 
 class EntryKind(StrEnum):
@@ -94,12 +97,21 @@ def encode_entry(entry: Entry) -> bytes:
     return body if len(body) < LARGE else zlib.compress(body, 1)
 
 
+_entry = Decoder(Entry, "an entry that this agent reads")
+
+
 def decode_entry(body: bytes) -> Entry:
-    """Read an entry; raise ValueError where it is none that this agent reads."""
+    """Return the entry; raise WireError if the body is none that this agent reads."""
+    if body.startswith(b"{"):
+        return _entry(body)
+    unpacking = zlib.decompressobj()
     try:
-        return msgspec.json.decode(body if body.startswith(b"{") else zlib.decompress(body), type=Entry)
-    except (zlib.error, msgspec.MsgspecError) as error:
-        raise ValueError(f"it is none that this agent reads: {error}") from error
+        unpacked = unpacking.decompress(body, LARGEST)
+    except zlib.error as error:
+        raise WireError(f"not an entry that this agent reads: {error}") from error
+    if not unpacking.eof:
+        raise WireError(f"not an entry that this agent reads: it is cut off, or larger than {LARGEST:,} bytes")
+    return _entry(unpacked)
 
 
 class LogRecord(msgspec.Struct, frozen=True):
@@ -238,10 +250,10 @@ class PairLog:
         subject = self._address.subject()
         try:
             answer = await request(self._client, subject, encode_entry(entry), DEADLINE, headers)
-            stored = msgspec.json.decode(answer.data, type=PubAck)
+            stored = decode_pub_ack(answer.data)
         except nats.errors.NoRespondersError as error:
             raise LogUnavailable(f"no stream listens on {subject}") from error
-        except (nats.errors.Error, TimeoutError, msgspec.MsgspecError) as error:
+        except (nats.errors.Error, TimeoutError, WireError) as error:
             raise LogUnavailable(f"{subject}: {str(error) or 'no answer'} within {DEADLINE:g} s") from error
         # What is refused has a sequence, too: 0.
         if stored.error is None and stored.seq > 0:
@@ -267,7 +279,7 @@ class PairLog:
             return None
         try:
             entry = decode_entry(found.data)
-        except ValueError as error:
+        except WireError as error:
             raise LogUnavailable(f"entry {found.seq} of stream {stream}: {error}") from error
         return LogRecord(found.seq, entry, parse_instant(found.time))
 

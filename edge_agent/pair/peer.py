@@ -16,6 +16,7 @@ from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log import LogRecord, Writer
 from edge_agent.pair.peer_check import PairRefused, difference
 from edge_agent.runtime.pace import loop_time
+from shared.decoding import Decoder, WireError
 from shared.instants import SECOND
 from shared.tasks import is_cancelled
 
@@ -36,6 +37,9 @@ class _Announcement(msgspec.Struct, frozen=True):
     member: str
     phase: str
     troubles: frozenset[Trouble] | None = None
+
+
+_announcement = Decoder(_Announcement, "an announcement")
 
 
 class OtherMember:
@@ -67,8 +71,8 @@ class OtherMember:
 
     async def listen(self, client: Client, subject: str) -> None:
         async def take(message: Msg) -> None:
-            with contextlib.suppress(msgspec.MsgspecError):
-                heard = msgspec.json.decode(message.data, type=_Announcement)
+            with contextlib.suppress(WireError):
+                heard = _announcement(message.data)
                 if heard.member == self.name:
                     self._hear(heard.phase, heard.troubles)
 

@@ -20,7 +20,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from edge_agent.core.block_state import BlockState
+from edge_agent.core.block_state import decode_block_state
 from edge_agent.core.records import Lane
 from edge_agent.pair.log import Writer
 from edge_agent.store import schema
@@ -30,6 +30,7 @@ from edge_agent.store.outbox_index import set_apart_row
 from edge_agent.store.senders import check_senders
 from edge_agent.store.sqlite import StoreDamaged, damage_detection
 from shared.blake2 import blake2b
+from shared.decoding import Decoder, WireError
 from shared.nats.jetstream_api import request
 from shared.system_errors import reason_of
 from shared.tasks import cancel_all, is_cancelled
@@ -41,7 +42,7 @@ def check_records(database: sqlite3.Connection) -> None:
     """Raise StoreDamaged for the first that no agent wrote; in memory is a chunk at a time."""
     with damage_detection():
         for number, state in database.execute("SELECT number, state FROM block").fetchall():
-            msgspec.json.decode(state, type=BlockState)
+            decode_block_state(state)
             check_senders(database, number)
         for (row_id,) in database.execute("SELECT row_id FROM set_apart").fetchall():
             set_apart_row(database, row_id)
@@ -92,6 +93,10 @@ class _CopyReply(msgspec.Struct, omit_defaults=True):
     problem: str = ""
 
 
+_wish = Decoder(_Wish, "a wish for a copy")
+_copy_reply = Decoder(_CopyReply, "an answer of one who has a copy")
+
+
 class CopyDesk:
     """The leader's side. One copy at a time."""
 
@@ -122,8 +127,8 @@ class CopyDesk:
 
     async def _answer(self, message: Msg) -> None:
         try:
-            wish = msgspec.json.decode(message.data, type=_Wish)
-        except msgspec.MsgspecError:
+            wish = _wish(message.data)
+        except WireError:
             return
         self._asked_at = time.monotonic()
         async with self._lock:
@@ -204,7 +209,7 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
     arrived = _arrival(store_path)
     try:
         async with asyncio.timeout(COPY_DEADLINE):
-            made = msgspec.json.decode(await _ask_for_copy(client, subject, writer), type=_CopyReply)
+            made = _copy_reply(await _ask_for_copy(client, subject, writer))
             if made.problem:
                 raise NoCopy(made.problem)
             with arrived.open("wb") as file:
@@ -223,7 +228,7 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
         raise NoCopy("it does not answer") from error
     except OSError as error:
         raise NoCopy(f"the copy cannot be written: {reason_of(error)}") from error
-    except (nats.errors.Error, msgspec.MsgspecError) as error:
+    except (nats.errors.Error, WireError) as error:
         raise NoCopy(str(error)) from error
 
 

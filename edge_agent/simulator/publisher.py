@@ -17,7 +17,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.nats.jetstream_api import PubAck, tells_of_nobody
+from shared.nats.jetstream_api import decode_pub_ack, tells_of_nobody
 
 _SWEEP_INTERVAL = 0.2
 
@@ -45,9 +45,6 @@ class _Waiting(NamedTuple):
     ends_at: float
     connection: int
     on_end: OnEnd
-
-
-_answer = msgspec.json.Decoder(PubAck)
 
 
 class PipelinedPublisher:
@@ -128,7 +125,7 @@ class PipelinedPublisher:
         elif b'"error"' not in message.data:
             self._end(number, None)
         else:
-            error = _answer.decode(message.data).error
+            error = decode_pub_ack(message.data).error
             self._end(number, PublishFailed(error.description if error else "refused"))
 
     async def _sweep(self) -> None:

@@ -9,14 +9,14 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import msgspec
 import nats.errors
 from nats.aio.client import Client
 
 from edge_agent.core.observation import HEARTBEAT_HEADER
 from edge_agent.source.port import OwnMessagePhase, is_denied
+from shared.decoding import WireError
 from shared.instants import SECOND
-from shared.nats.jetstream_api import PubAck, request
+from shared.nats.jetstream_api import decode_pub_ack, request
 from shared.tasks import is_cancelled
 
 ANSWER_DEADLINE = 5.0
@@ -75,13 +75,13 @@ class Heartbeat:
         body = str(int(time.time())).encode()
         try:
             answer = await request(self._client, self._subject, body, ANSWER_DEADLINE, self._headers)
-            stored = msgspec.json.decode(answer.data, type=PubAck)
+            stored = decode_pub_ack(answer.data)
         except nats.errors.NoRespondersError:
             problem = "no stream listens there"
         except nats.errors.TimeoutError:
             # A stream with no_ack answers by what is read back.
             problem = "" if read_at() > sent_at else f"no answer within {ANSWER_DEADLINE:g} s"
-        except (nats.errors.Error, msgspec.MsgspecError) as error:
+        except (nats.errors.Error, WireError) as error:
             problem = str(error)
         else:
             problem = stored.error.description if stored.error else "" if stored.stream else "it was not stored"

@@ -19,10 +19,11 @@ from nats.aio.subscription import Subscription
 from edge_agent.core.observation import PROBE_HEADER, SourceMessage
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.source.port import OwnMessagePhase, is_denied
+from shared.decoding import WireError
 from shared.instants import SECOND
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
-from shared.nats.jetstream_api import PubAck, tells_of_nobody
+from shared.nats.jetstream_api import decode_pub_ack, tells_of_nobody
 from shared.subjects import covers
 
 PATIENCE = 5.0
@@ -232,8 +233,8 @@ class Probe:
                 self._refuse("nobody listens there")
             return
         try:
-            answer = msgspec.json.decode(message.data, type=PubAck)
-        except msgspec.MsgspecError:
+            answer = decode_pub_ack(message.data)
+        except WireError:
             self._say_not_stored("the answer is not JetStream's")
             return
         if answer.error is not None:

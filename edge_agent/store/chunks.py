@@ -18,6 +18,7 @@ from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow
 from edge_agent.store import schema
 from edge_agent.store.port import EVERYTHING
 from shared import wire
+from shared.decoding import Decoder, WireError
 
 WORTH_A_CHUNK = 100
 """From how many records on: of fewer, each row is cheap, and the next may be about one of them."""
@@ -26,8 +27,8 @@ CHUNK_ROWS = 1_000
 CHUNK_BYTES = 1 << 20
 
 _encode = msgspec.msgpack.Encoder().encode
-_headers = msgspec.json.Decoder(dict[str, str]).decode
-_decode = msgspec.msgpack.Decoder(list[OutboxRow]).decode
+_headers = Decoder(dict[str, str], "headers")
+_decode = Decoder(list[OutboxRow], "a chunk", msgspec.msgpack)
 
 
 class Chunk(msgspec.Struct, frozen=True):
@@ -130,7 +131,7 @@ def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
         if row.is_watermark:
             return wire.decode_watermark(row.payload).observed_through_us
         advisory = wire.decode_advisory(row.payload)
-    except wire.WireError:
+    except WireError:
         # Damage that SQLite does not notice: whoever looks at all that waits must see the rest.
         return 0
     return advisory.at_us if isinstance(advisory, wire.Advisory) else 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.store import schema
+from shared.decoding import Decoder, WireError
 
 _TABLES = msgspec.json.encode([*schema.OUTBOXES.values(), *schema.CHUNKS.values()]).decode()
 _LAST_ROW_ID = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name IN (SELECT value FROM json_each(?))"
@@ -40,6 +41,9 @@ class CommitNote(msgspec.Struct, frozen=True):
         return bool(last_row_id(database) < self.last_row_id or not known.issuperset(self.blocks))
 
 
+_commit_note = Decoder(CommitNote, "a note of a commit")
+
+
 def marker_of(store_path: Path) -> Path:
     return store_path.with_name(store_path.name + ".marker")
 
@@ -47,8 +51,8 @@ def marker_of(store_path: Path) -> Path:
 def read_marker(store_path: Path) -> CommitNote:
     """Read what was noted; nothing where nothing was, or what stands there was not written to its end."""
     try:
-        return msgspec.json.decode(marker_of(store_path).read_bytes(), type=CommitNote)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return _commit_note(marker_of(store_path).read_bytes())
+    except (FileNotFoundError, WireError):
         return CommitNote()
 
 

@@ -18,8 +18,9 @@ from edge_agent.core.records import RECORD_OVERHEAD, Lane, OutboxRow, SizeLimit,
 from edge_agent.store import chunks, schema
 from edge_agent.store.port import DroppedTooLarge, LaneDepth, SetApartSum
 from edge_agent.store.schema import EVERY_ROW
+from shared.decoding import Decoder
 
-_headers = msgspec.json.Decoder(dict[str, str]).decode
+_headers = Decoder(dict[str, str], "headers")
 
 WORTH_LOOKING = 100_000
 

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import msgspec
-
 from edge_agent.store import schema
 from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displacement, identity_of, lock_of, note_of
 from edge_agent.store.marker import read_marker
 from edge_agent.store.sqlite import is_damage, may_be_the_disk
+from shared.decoding import WireError
 from shared.system_errors import reason_of
 
 BUSY_PATIENCE = 5.0
@@ -114,7 +113,7 @@ def store_reader(path: Path) -> Iterator[sqlite3.Connection]:
                     f"store {path}: version {version}, this muster-agent reads {schema.VERSION}; {remedy}"
                 )
             yield database
-    except msgspec.MsgspecError as error:
+    except WireError as error:
         raise StoreUnreadable(
             f"store {path}: it is damaged, or of another version of the agent ({error}); {_SET_ASIDE}"
         ) from error

@@ -12,7 +12,8 @@ from itertools import chain
 from typing import TypeVar
 
 import aiosqlite
-import msgspec
+
+from shared.decoding import WireError
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ def damage_detection() -> Iterator[None]:
     """Raise StoreDamaged for whatever says that the file is damaged, and leave all other errors as they are."""
     try:
         yield
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (WireError, UnicodeDecodeError) as error:
         raise StoreDamaged(str(error)) from error
     except sqlite3.DatabaseError as error:
         if not is_damage(error):

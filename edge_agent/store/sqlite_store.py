@@ -15,7 +15,7 @@ from typing import Self
 import aiosqlite
 import msgspec
 
-from edge_agent.core.block_state import BlockState
+from edge_agent.core.block_state import BlockState, decode_block_state
 from edge_agent.core.decisions import Counters
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.core.senders import SenderTable
@@ -44,6 +44,7 @@ from edge_agent.store.port import (
 )
 from edge_agent.store.senders import Incarnations, load_senders
 from edge_agent.store.sqlite import StoreDamaged, damage_detection, in_thread, transact
+from shared.decoding import WireError
 from shared.identifiers import BlockId
 from shared.tasks import to_its_end
 
@@ -149,8 +150,10 @@ class SqliteStore:
     def _state(self, name: str, body: str) -> BlockState:
         """Decode what is not damaged; of another shape it is another version's, which has use for it."""
         try:
-            return msgspec.json.decode(body, type=BlockState)
-        except msgspec.ValidationError as error:
+            return decode_block_state(body)
+        except WireError as error:
+            if not isinstance(error.__cause__, msgspec.ValidationError):
+                raise
             raise StoreUnusable(
                 f"store {self._path}: block {name} is of another version of the agent ({error}); use that one"
             ) from error

@@ -15,6 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.decoding import Decoder, WireError
 from shared.tasks import keep_cancellation
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ class _Envelope(msgspec.Struct):
 
 _DOMAIN_API = re.compile(r"\$JS\.([^.]+)\.API")
 
-_envelope = msgspec.json.Decoder(_Envelope)
+_envelope = Decoder(_Envelope, "an answer")
+decode_pub_ack = Decoder(PubAck, "an acknowledgement")
 
 
 def api_prefix(domain: str = "") -> str:
@@ -131,8 +133,8 @@ async def stream_behind(client: Client, subject: str, deadline: float) -> str:
 def stream_in(answer: Msg) -> str:
     """Give the stream that an answer to a publish names, "" where it is no stream's."""
     try:
-        return msgspec.json.decode(answer.data, type=PubAck).stream
-    except msgspec.MsgspecError:
+        return decode_pub_ack(answer.data).stream
+    except WireError:
         return ""
 
 
@@ -165,12 +167,12 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
         why = remedy if client.is_connected else ", the connection is down"
         raise RequestFailed(f"{subject}: {cause} within {deadline:g} s{why}") from error
     try:
-        failure = _envelope.decode(reply.data).error
+        failure = _envelope(reply.data).error
         if failure is not None:
             raise ApiError(failure.code, failure.err_code, failure.description)
-        return msgspec.json.decode(reply.data, type=model)
-    except msgspec.MsgspecError as error:
-        raise RequestFailed(f"{subject}: the answer is not what was expected: {error}") from error
+        return Decoder(model, "what was expected")(reply.data)
+    except WireError as error:
+        raise RequestFailed(f"{subject}: the answer is {error}") from error
 
 
 async def create_stream(client: Client, subject: str, config: Any, model: type[T], *, deadline: float) -> T:

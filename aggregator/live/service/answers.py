@@ -25,6 +25,7 @@ from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UNHEARD
 from aggregator.live.fold.view import View, by_trouble, maintenance_of, state_shown
 from aggregator.live.store import StoredSender, StoreReader, Wanted
+from shared.decoding import Decoder
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
 
 STORY, GAPS = 500, 100
@@ -36,6 +37,7 @@ Place = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, Meta(min_length=1)]
 Search = Annotated[str, Meta(max_length=1_000, pattern=r"^[^\x00]*$")]
 """Part of a name; SQLite looks for no text of any length, and for none beyond a NUL."""
+_parts = Decoder(list[str], "the parts of a cursor")
 
 
 class NotFound(Exception):
@@ -335,7 +337,7 @@ def _cursor(*parts: str) -> str:
 
 def _parse_cursor(text: str, count: int) -> list[str]:
     try:
-        parts = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=list[str])
+        parts = _parts(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except ValueError as error:
         raise BadQuery("after is not one that this service gave") from error
     if len(parts) != count:

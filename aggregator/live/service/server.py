@@ -50,6 +50,7 @@ from aggregator.live.service.guard import COOKIE, Guard, GuardedApp, Right
 from aggregator.live.service.metrics import LiveCollector
 from aggregator.live.service.openapi import Endpoint, document
 from aggregator.live.store import StoreReader
+from shared.decoding import Decoder, WireError
 from shared.identifiers import BlockId
 from shared.instants import HOUR, MINUTE
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
@@ -427,8 +428,8 @@ async def body_of(request: Request, model: type[T]) -> T:
         if len(body) > MOST_BODY:
             raise HTTPException(413, "too long")
     try:
-        return msgspec.json.decode(bytes(body), type=model)
-    except msgspec.MsgspecError as error:
+        return Decoder(model, "what is asked for")(bytes(body))
+    except WireError as error:
         raise HTTPException(400, str(error)) from error
 
 

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 
 from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
+from shared.decoding import Decoder, WireError
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
 
@@ -40,7 +41,7 @@ class Rivals(NamedTuple):
     is_copy: bool
 
 
-_decode = msgspec.json.Decoder(Voice).decode
+_voice = Decoder(Voice, "a watermark")
 
 
 async def read_voices(client: Client, archive: StreamKey, since: int) -> dict[BlockId, list[Voice]]:
@@ -49,8 +50,8 @@ async def read_voices(client: Client, archive: StreamKey, since: int) -> dict[Bl
     async for message in read_messages(client, archive, EVERY_WATERMARK, since):
         said = parse_subject(message.subject)
         try:
-            voice = _decode(message.body)
-        except msgspec.MsgspecError:
+            voice = _voice(message.body)
+        except WireError:
             continue
         if said is not None:
             voices.setdefault(said.block_id, []).append(voice)

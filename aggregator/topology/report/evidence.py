@@ -19,6 +19,7 @@ from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, r
 from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
 from shared import wire
+from shared.decoding import WireError
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant
 from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
@@ -162,5 +163,5 @@ async def _watermark(client: Client, archive: StreamKey, subject: str) -> tuple[
         return None
     try:
         return said.block_id, wire.decode_watermark(message.data)
-    except wire.WireError:
+    except WireError:
         return None

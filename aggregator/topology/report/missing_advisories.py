@@ -28,6 +28,7 @@ from aggregator.topology.observed.messages import (
 )
 from aggregator.topology.observed.state import FoundStream
 from shared import wire
+from shared.decoding import WireError
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
 
@@ -233,6 +234,6 @@ def _advisory_in(body: bytes) -> wire.Advisory | None:
     """Read a message that should be an advisory; None where it is none."""
     try:
         advisory = wire.decode_advisory(body)
-    except wire.WireError:
+    except WireError:
         return None
     return advisory if isinstance(advisory, wire.Advisory) else None

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client
 
+from shared.decoding import WireError
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation
 from shared.wire import (
     Advisory,
     ChoriaAdvisory,
     Watermark,
-    WireError,
     decode_advisory,
     decode_watermark,
     encode,
@@ -237,7 +237,7 @@ def test_chorias_words_are_translated(event: bytes, kind: AdvisoryKind) -> None:
 
 def test_our_advisory_with_a_broken_field_is_not_taken_for_a_plain_one() -> None:
     broken = GOLDEN_ADVISORIES[AdvisoryKind.STALE].replace(b'"ordinal":1', b'"ordinal":"one"')
-    with pytest.raises(WireError, match=r"not a whole advisory: .*\$\.ordinal"):
+    with pytest.raises(WireError, match=r"not an advisory: .*\$\.ordinal"):
         decode_advisory(broken)
 
 
