@@ -9,8 +9,7 @@ each look at the stream.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,8 +47,12 @@ LOOK_EVERY = 2.0
 IDLE = 0.2
 """Seconds before an archive that had nothing new is asked again."""
 PAUSES = (0.5, 1.0, 2.0, 5.0)
-FOLDED_AT_ONCE = 2_000
-"""So many messages are folded before others may run."""
+TURN = 0.02
+"""Seconds of folding before the event loop runs other tasks."""
+REST = 4.0
+"""Reading pauses for this multiple of the time that ``rebuild_outdated`` took, so that a site that makes each batch
+cause a rebuild gets no more than a fifth of a core."""
+LONGEST_REST = 10.0
 FOLDED_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
 """What matters of an archive; plain Choria advisories may be on any subject."""
 
@@ -286,9 +289,8 @@ class Feed:
         archived = zip(*columns, strict=True)
         changes, fleet, origin = Changes(), self.fleet, self._origin
         assert origin is not None
-        for _ in range(0, len(messages.subjects), FOLDED_AT_ONCE):
-            fleet.fold(islice(archived, FOLDED_AT_ONCE), changes)
-            await asyncio.sleep(0)
+        await _in_turns(fleet.take(archived, changes))
+        spent = await _in_turns(fleet.rebuild_outdated(changes))
 
         def commit() -> None:
             with self.store.transaction() as database:
@@ -296,6 +298,8 @@ class Feed:
 
         await asyncio.to_thread(commit)
         self._on_changes(changes)
+        if spent > TURN:
+            await asyncio.sleep(min(REST * spent, LONGEST_REST))
 
     async def _look_on(self, client: DirectClient) -> None:
         while True:
@@ -319,6 +323,17 @@ class Feed:
             Sourcing(archive_sequence=info.state.last_seq, now=now, caught_up_at=said.caught_up_at, sources=sources),
             time.monotonic(),
         )
+
+
+async def _in_turns(steps: Iterator[None]) -> float:
+    """Run all steps, yield to the event loop after each ``TURN``, and return the seconds that the steps took."""
+    spent, begun_at = 0.0, time.monotonic()
+    for _ in steps:
+        turn = time.monotonic() - begun_at
+        if turn > TURN:
+            await asyncio.sleep(0)
+            spent, begun_at = spent + turn, time.monotonic()
+    return spent + time.monotonic() - begun_at
 
 
 async def next_left(client: DirectClient, api: str, stream: str, sequence: int) -> int | None:

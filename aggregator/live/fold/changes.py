@@ -4,12 +4,22 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
+from aggregator.archive.judgement import AdvisoryBody, PlainAdvisory
+from aggregator.archive.reach import UNSUPPORTED
 from aggregator.live.fold.coverage import Gap
+from aggregator.live.fold.senders import RETIRED, STALE, UNHEARD, UP
 from shared.identifiers import AdvisoryKind
 from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
 
 KINDS = tuple(AdvisoryKind)
+RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
+NEW_RANK, RETIRED_RANK = RANKS[AdvisoryKind.NEW], RANKS[AdvisoryKind.RETIRED]
+_AT_ONCE = len(AdvisoryKind)
+"""The rank of a ``retired`` at the very sighting that opened its episode."""
+_WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
+_DATED_BACK = (STALE, UNHEARD)
 
 
 class Archived(NamedTuple):
@@ -45,6 +55,39 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def kind(self) -> AdvisoryKind:
         """Give its kind."""
         return KINDS[self.kind_rank]
+
+    @property
+    def reported_state(self) -> int:
+        """The state of a sender that it reports."""
+        return UNHEARD if self.unheard_until and self.kind_rank == RETIRED_RANK else _WORDS[self.kind_rank]
+
+    def since(self, word_before: int, floor: int) -> int:
+        """Return when the reported state began, after ``word_before``, and not before ``floor``."""
+        word = self.reported_state
+        if word == UP:
+            return self.at
+        if not word_before:
+            return max(self.last_seen, self.at - UNSUPPORTED)
+        if word == STALE:
+            return max(self.last_seen, floor)
+        if word == RETIRED:
+            return self.last_seen if self.by_operator else self.at
+        return self.at if word_before in _DATED_BACK else max(self.last_seen, floor)
+
+
+def unheard_until(said: AdvisoryBody) -> int:
+    """Return until when a sender that was retired is unheard; 0 if it was heard to the end."""
+    until = said.unheard_until_us
+    if until is UNSET or until is None:
+        return 0
+    return until if said.by_operator is not True else 0
+
+
+def retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
+    """Return the place of a ``retired`` among the advisories of one instant."""
+    if last_seen == at and not isinstance(said, PlainAdvisory):
+        return _AT_ONCE if said.sequence == said.opening_sequence else RETIRED_RANK
+    return RETIRED_RANK
 
 
 History = Callable[[int], StoryEntry | None]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from aggregator.archive import contests
 from shared.identifiers import BlockId
 
 MOST_LIVES = 128
@@ -25,6 +26,8 @@ _MOST_RUNS = 1_000
 """So many runs of a life's ordinals are known, the first and the last ones: of more, nothing would vouch anyway."""
 _MOST_WAITING = 64
 """So many marks of a life wait, each by itself, for an advisory that may never come; of more, the oldest are joined."""
+_MOST_WAITING_OF_ALL = 256
+"""The same limit for all lives of a block together. Each life may have two, however many wait in the others."""
 
 
 class Mark(msgspec.Struct, array_like=True, gc=False):
@@ -139,8 +142,15 @@ class Life(msgspec.Struct, gc=False):
         """Tell whether a mark counts only what was issued before the first ordinal that is held: it cannot vouch."""
         return is_first and reached > 0 and bool(self.held) and self.held[0][0] > reached
 
-    def add(self, mark: Mark) -> None:
-        """Take the next watermark; one that is not later than the last says nothing new of how far it is known."""
+    def lacks(self, reached: int, *, is_first: bool) -> bool:
+        """Return True if an ordinal that counts is missing up to ``reached``; ``is_first``: see ``missing``."""
+        if not self.held:
+            return reached > 0
+        first, last = self.held[0]
+        return first <= reached > last if is_first else reached > 0 and (first > 1 or last < reached)
+
+    def add(self, mark: Mark, most: int) -> None:
+        """Add the next watermark, of which up to ``most`` wait; one that is not later than the last adds nothing."""
         last = self.last
         if last is not None and mark.through <= last.through:
             if mark.through == last.through and mark.reached > last.reached:
@@ -157,7 +167,7 @@ class Life(msgspec.Struct, gc=False):
             joined.first, joined.through = joined.begun_at, mark.through
         else:
             self.waiting.append(Mark(max(mark.since, before), mark.through, mark.reached))
-            while len(self.waiting) > _MOST_WAITING:
+            while len(self.waiting) > most:
                 self._join_two()
 
     def _join_two(self) -> None:
@@ -201,11 +211,11 @@ class Block(msgspec.Struct, gc=False):
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
     watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
     began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
-    of ``silent`` incarnations nothing counts that they said since. So many retired senders were forgotten as
-    ``forgotten_count``. ``condition`` is what the agent last said to keep
-    time from passing, "": nothing; ``conditions`` names all that it last was in, ``alone_since`` is since when, by the
-    hub's time, it has been one of a pair whose other is gone, 0: it is not; ``stopped_boot_id`` names the run that was
-    told to stop.
+    of ``silent`` incarnations nothing counts that they said since. ``was_contested`` is True from the first time that
+    two agents spoke at once. So many retired senders were forgotten as ``forgotten_count``. ``condition`` is what the
+    agent last said to keep time from passing, "": nothing; ``conditions`` names all that it last was in,
+    ``alone_since`` is since when, by the hub's time, it has been one of a pair whose other is gone, 0: it is not;
+    ``stopped_boot_id`` names the run that was told to stop.
     """
 
     region: str
@@ -232,6 +242,7 @@ class Block(msgspec.Struct, gc=False):
     contested_from: int = 0
     contested_until: int = 0
     silent: dict[str, int] = {}
+    was_contested: bool = False
     forgotten_count: int = 0
 
     @property
@@ -251,6 +262,14 @@ class Block(msgspec.Struct, gc=False):
     def _rank_of_life(self, life: Life) -> tuple[bool, int]:
         """Say how late a life is to be forgotten: those that say whom not to believe last, the others by their end."""
         return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
+
+    def add(self, life: Life, mark: Mark) -> None:
+        """Add the next watermark of one of its incarnations."""
+        room = _MOST_WAITING
+        if len(self.lives) > 1:
+            others = sum(len(each.waiting) for each in self.lives.values() if each is not life)
+            room = min(room, max(2, _MOST_WAITING_OF_ALL - others))
+        life.add(mark, room)
 
     @property
     def watched_until(self) -> int:
@@ -284,6 +303,29 @@ class Block(msgspec.Struct, gc=False):
         begun = [each for each in list(self.lives.values()) if each.first_through and each.store == life.store]
         is_first = life is min(begun, key=lambda each: each.first_through)
         return life.missing(life.last.reached, is_first=is_first)
+
+
+def contests_of(block: Block) -> list[contests.Contest]:
+    """Find where two agents spoke for a block at once."""
+    key = block.region, block.site, block.block
+    return contests.contests(
+        contests.Life(
+            key, life.incarnation, min(life.since, life.begun_at), life.first_through, life.last.through,
+            life.first_archived_at, life.last_archived_at,
+        )
+        for life in block.lives.values()
+        if life.last is not None
+    )  # fmt: skip
+
+
+def lost_at(block: Block, found: list[contests.Contest]) -> int:
+    """Return since when the last store that replaced a lost one, or that of another agent, speaks."""
+    ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
+    stores = dict[int, int]()
+    for life in block.lives.values():
+        if life.store and life.incarnation not in ignored:
+            stores[life.store] = min(stores.get(life.store, life.store), life.begun_at)
+    return max([*stores.values(), *(since for _, since in contests.beginnings(found))], default=0)
 
 
 def known_until(block: Block) -> int:
@@ -320,7 +362,7 @@ def reopen(lives: list[Life], at: int) -> None:
 
 
 def settle(lives: list[Life]) -> Iterator[Mark]:
-    """Give the spans that the waiting marks of one store's ``lives`` vouch for now, in time; they wait no longer."""
+    """Yield the spans that the waiting marks of one store's ``lives`` confirm now, in order, and remove these marks."""
     begun = [life for life in lives if life.first_through]
     if not begun:
         return
@@ -332,10 +374,18 @@ def settle(lives: list[Life]) -> Iterator[Mark]:
     taken = {life.incarnation: 0 for life in begun}
     kept: dict[str, list[Mark]] = {life.incarnation: [] for life in begun}
     waiting = (zip(life.waiting, repeat(life)) for life in begun)
+    counts = merge(*map(_counts_of, begun), key=lambda each: each[0])
+    following = next(counts, None)
+    lacking = set[str]()
     for mark, life in merge(*waiting, key=lambda each: _in_time(each[0])):
+        while following is not None and following[0] <= mark.through:
+            _, reached, other = following
+            change = lacking.add if other.lacks(reached, is_first=other is first) else lacking.discard
+            change(other.incarnation)
+            following = next(counts, None)
         is_put_back = 0 < put_back_from <= mark.begun_at
-        lacks = not is_put_back and any(
-            other.missing(reached, is_first=other is first) for other, reached in _latest(begun, life, mark)
+        lacks = not is_put_back and (
+            life.lacks(mark.reached, is_first=life is first) or len(lacking - {life.incarnation}) > 0
         )
         if lacks and not put_back_from:
             # Counts only grow, but for a store that was put back: what one mark lacks, all later ones do.
@@ -360,7 +410,7 @@ def _in_time(mark: Mark) -> tuple[int, int]:
 def _settled_alone(life: Life) -> Iterator[Mark]:
     whole = 0
     for number, mark in enumerate(life.waiting, start=1):
-        if life.missing(mark.reached, is_first=True):
+        if life.lacks(mark.reached, is_first=True):
             # Counts only grow: what one mark lacks, all later ones do.
             break
         if not life.is_before_all(mark.reached, is_first=True):
@@ -371,14 +421,9 @@ def _settled_alone(life: Life) -> Iterator[Mark]:
         del life.waiting[:whole]
 
 
-def _latest(lives: list[Life], own: Life, mark: Mark) -> Iterator[tuple[Life, int]]:
-    """Give, of each life of the store, the count of its last mark that is not later than ``mark``."""
-    for life in lives:
-        if life is own:
-            yield life, mark.reached
-        elif life.first_through <= mark.through and life.last is not None:
-            earlier = [each.reached for each in life.waiting if each.begun_at <= mark.through]
-            if life.last.through <= mark.through:
-                yield life, life.last.reached
-            elif earlier:
-                yield life, earlier[-1]
+def _counts_of(life: Life) -> Iterator[tuple[int, int, Life]]:
+    """Yield (instant, count, ``life``) of each waiting mark and of the last one, in order of time."""
+    for mark in life.waiting:
+        yield mark.begun_at, mark.reached, life
+    if life.last is not None:
+        yield life.last.through, life.last.reached, life

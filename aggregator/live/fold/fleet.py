@@ -22,18 +22,27 @@ from aggregator.archive import contests
 from aggregator.archive.judgement import (
     AdvisoryBody,
     AdvisorySubject,
-    PlainAdvisory,
     QuarantineReason,
     advisory_subject,
     judged_advisory,
     judged_revision,
     judged_watermark,
 )
-from aggregator.archive.reach import LOOK_BACK, REACH, SKEW, UNSUPPORTED
-from aggregator.live.fold.changes import KINDS, Changes, History, Revision, StoryEntry
-from aggregator.live.fold.coverage import Block, Gap, Life, Mark, known_until, reopen, settle
+from aggregator.archive.reach import LOOK_BACK, REACH, SKEW
+from aggregator.live.fold.changes import (
+    NEW_RANK,
+    RANKS,
+    RETIRED_RANK,
+    Changes,
+    History,
+    Revision,
+    StoryEntry,
+    retired_rank,
+    unheard_until,
+)
+from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, lost_at, reopen, settle
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
-from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier
+from shared.identifiers import BlockId, Incarnation, InvalidIdentifier
 from shared.instants import DAY, EARLIEST
 from shared.policy import (
     CancelMaintenance,
@@ -46,18 +55,14 @@ from shared.policy import (
 from shared.subjects import RecordType, parse_subject
 from shared.wire import PAIR_ALONE, STOPPING, Watermark
 
-_AT_ONCE = len(AdvisoryKind)
-"""The rank of a ``retired`` at the very sighting that opened its episode."""
 _AHEAD = -1
 """The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
-_RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
-_NEW_RANK, _RETIRED_RANK = _RANKS[AdvisoryKind.NEW], _RANKS[AdvisoryKind.RETIRED]
-_WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _SEQUENCE = attrgetter("sequence")
-_DATED_BACK = (STALE, UNHEARD)
 _LOOKED_BACK = 64
 """Of so many advisories of a sender, the last ones, it is known whether one that has their ordinal is one of them."""
 _LONGEST_TEXT = 256
+_LONGEST_SUBJECT = 512
+"""Longer subjects, which no agent uses, are parsed for each message and not kept."""
 _MOST_CONDITIONS = 16
 _LONGEST_CONDITION = 64
 KEPT = 90 * DAY
@@ -67,7 +72,9 @@ KEPT = 90 * DAY
 class Fleet:
     """The state. ``sequence`` is the archive's last message in it, ``known_through`` the hub's time of that.
 
-    A block's number in ``versions`` rises with all that is told of the block or of a sender in it.
+    A block's number in ``versions`` rises with all that is told of the block or of a sender in it. ``outdated`` names
+    the blocks whose senders have an old state until ``rebuild_outdated``: True if another agent is believed, False if
+    the store was lost.
     """
 
     def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
@@ -88,13 +95,21 @@ class Fleet:
         self._created: dict[str, int] = {}
         self._unheard: list[tuple[int, int]] = []
         self._day_ends_at = 0
+        self.outdated: dict[int, bool] = {}
 
     def fold(self, messages: Iterable[tuple[int, bytes, int, bytes]], changes: Changes | None = None) -> Changes:
-        """Take the next messages (each ``Archived``, or a tuple like it), and say what they change.
-
-        It is said beside what ``changes`` says already.
-        """
+        """Fold the next messages (each ``Archived``, or a tuple like it), and return ``changes`` with theirs added."""
         changes = Changes() if changes is None else changes
+        for steps in self.take(messages, changes), self.rebuild_outdated(changes):
+            for _ in steps:
+                pass
+        return changes
+
+    def take(self, messages: Iterable[tuple[int, bytes, int, bytes]], changes: Changes) -> Iterator[None]:
+        """Fold the next messages, and add their changes to ``changes``. Yield after each bounded step.
+
+        The state is whole after ``rebuild_outdated``. Between two steps, it may be read and not be changed.
+        """
         subjects = self._subjects
         for sequence, subject, archived_at, payload in messages:
             if sequence <= self.sequence:
@@ -103,10 +118,11 @@ class Fleet:
             if archived_at > self.known_through:
                 self.known_through = archived_at
                 if archived_at >= self._day_ends_at:
-                    self._forget_retired(changes)
+                    yield from self.rebuild_outdated(changes)
+                    yield from self._forget_retired(changes)
             changes.message_count += 1
             if self._unheard and self._unheard[0][0] <= self.known_through:
-                self._end_unheard(changes)
+                yield from self._end_unheard(changes)
             named = subjects[subject] if subject in subjects else self._named(subject)
             if type(named) is AdvisorySubject:
                 earliest = archived_at - REACH
@@ -119,7 +135,43 @@ class Fleet:
                 self._watermark_or_reason(named, payload, archived_at, changes)
             elif type(named) is Scope:
                 self._revision(named, payload, changes)
-        return changes
+            yield
+
+    def rebuild_outdated(self, changes: Changes) -> Iterator[None]:
+        """Bring the senders of ``outdated`` blocks up to date. Yield after each step.
+
+        This is done once for a batch: it costs as much as all senders of a block have reported, and one record can
+        cause it. Done for each record, the work would grow with the square of what a site sends.
+        """
+        while self.outdated:
+            number, is_of_story = next(iter(self.outdated.items()))
+            block = self.blocks[number]
+            for sender in self.members[number].values():
+                if is_of_story:
+                    yield from self._rebuild_sender(sender, block, changes)
+                elif self.senders.word[sender] and self.senders.state[sender] != self._state(sender, block):
+                    self._set_state(sender, self._state(sender, block))
+                    changes.senders.add(sender)
+                yield
+            del self.outdated[number]
+            changes.blocks.add(number)
+            self.versions[number] += 1
+        if self._unheard and self._unheard[0][0] <= self.known_through:
+            yield from self._end_unheard(changes)
+
+    def _rebuild_sender(self, sender: int, block: Block, changes: Changes) -> Iterator[None]:
+        """Derive the state of a sender from the advisories that count in its story. Yield after each advisory."""
+        counting = []
+        for entry in self.story(sender, changes):
+            if _counts(entry, block):
+                counting.append(entry)
+            yield
+        self.senders.forget(sender)
+        self._set_state(sender, 0)
+        for entry in reversed(counting):
+            self._apply(entry, event_key(entry.event_id))
+            yield
+        changes.senders.add(sender)
 
     def number_of(self, block_id: tuple[str, str, str]) -> int | None:
         """Give the number of a block; None where nothing was told of it."""
@@ -146,7 +198,10 @@ class Fleet:
             if state == STALE:
                 self.stale[block].add(sender)
         self._day_ends_at = _end_of_day(self.known_through)
-        self._unheard = [(until, sender) for sender, until in senders.until.items()]
+        self._index_unheard()
+
+    def _index_unheard(self) -> None:
+        self._unheard = [(until, sender) for sender, until in self.senders.until.items()]
         heapq.heapify(self._unheard)
 
     def check_invariants(self) -> None:
@@ -169,7 +224,7 @@ class Fleet:
             named = ours.block_id
         else:
             named = advisory_subject(subject, self.choria_region) or parse_policy_subject(text)
-        if len(self._subjects) < 200_000:
+        if len(self._subjects) < 200_000 and len(subject) <= _LONGEST_SUBJECT:
             self._subjects[subject] = named
         return named
 
@@ -188,17 +243,19 @@ class Fleet:
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
-        members, rank = self.members[number], _RANKS[said.kind]
+        members, rank = self.members[number], RANKS[said.kind]
         sender = members.get(said.value)
         if sender is None:
-            if (is_again or rank != _NEW_RANK) and self._may_be_forgotten(block, said.at_us):
+            if (is_again or rank != NEW_RANK) and self._may_be_forgotten(block, said.at_us):
                 # It may be of one who was forgotten.
                 return
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
         event_id, claimed = said.event_id, said.at_us
         event = event_key(event_id)
-        if senders.events[sender] == event:
+        # Where two agents speak, which advisory is a sender's last depends on the one that is believed, and may be
+        # outdated here.
+        if not block.was_contested and senders.events[sender] == event:
             return
         is_ahead = claimed > archived_at + SKEW
         # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
@@ -207,24 +264,25 @@ class Fleet:
         at = claimed if claimed < archived_at else archived_at
         # Of a new sender it is nearly always so.
         last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
-        is_retired = rank == _RETIRED_RANK
+        is_retired = rank == RETIRED_RANK
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, _unheard_until(said) if is_retired else 0,
-            _AHEAD if is_ahead else _retired_rank(said, last_seen, at) if is_retired else rank,
+            said.rebuilt, said.by_operator is True, unheard_until(said) if is_retired else 0,
+            _AHEAD if is_ahead else retired_rank(said, last_seen, at) if is_retired else rank,
         )  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
         if not block.silent or _counts(entry, block):
-            self._apply(entry, event)
+            if not self.outdated.get(number):
+                self._apply(entry, event)
             if at > block.changed_at:
                 block.changed_at = at
 
     def _apply(self, entry: StoryEntry, event: bytes) -> None:
         """Let an advisory count: it says what its sender is, unless a later one has said it."""
         senders, sender, at, rank, last_seen = self.senders, entry.sender, entry.at, entry.place_rank, entry.last_seen
-        word = _word(entry)
+        word = entry.reported_state
         told_at = at if word == UP else last_seen
         word_before, floor = senders.word[sender], senders.floor[sender]
         if word_before:
@@ -236,7 +294,7 @@ class Fleet:
                     senders.floor[sender] = told_at
                     senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
                 return
-        senders.since[sender] = at if word == UP else _since(entry, word, (word_before, floor))
+        senders.since[sender] = at if word == UP else entry.since(word_before, floor)
         if told_at > floor:
             senders.floor[sender] = told_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
@@ -244,6 +302,8 @@ class Fleet:
         if entry.unheard_until:
             senders.until[sender] = entry.unheard_until
             heapq.heappush(self._unheard, (entry.unheard_until, sender))
+            if len(self._unheard) > 2 * len(senders.until) + _LOOKED_BACK:
+                self._index_unheard()
         elif senders.until:
             senders.until.pop(sender, None)
         block = self.blocks[senders.block[sender]]
@@ -288,8 +348,8 @@ class Fleet:
         counting = (entry for entry in self.story(sender) if _counts(entry, block))
         word_before, floor, since_before = 0, 0, 0
         for entry in sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id))):
-            word = _word(entry)
-            since = _since(entry, word, (word_before, floor))
+            word = entry.reported_state
+            since = entry.since(word_before, floor)
             if entry.unheard_until > since or (word_before in (UP, STALE) and since > since_before):
                 return True
             floor = max(floor, entry.at if word == UP else entry.last_seen)
@@ -331,7 +391,7 @@ class Fleet:
             self.stale[number].add(sender)
         senders.state[sender] = state
 
-    def _end_unheard(self, changes: Changes) -> None:
+    def _end_unheard(self, changes: Changes) -> Iterator[None]:
         while self._unheard and self._unheard[0][0] <= self.known_through:
             until, sender = heapq.heappop(self._unheard)
             if self.senders.until.get(sender) == until:
@@ -341,13 +401,18 @@ class Fleet:
                 changes.senders.add(sender)
                 changes.blocks.add(number)
                 self.versions[number] += 1
+            yield
 
-    def _forget_retired(self, changes: Changes) -> None:
-        """Forget, at the end of each of the hub's days, who was retired and told of no more for ``kept``."""
+    def _forget_retired(self, changes: Changes) -> Iterator[None]:
+        """Forget retired senders without an advisory for ``kept``, at the end of each of the hub's days.
+
+        Yield after each sender.
+        """
         self._day_ends_at, before = _end_of_day(self.known_through), self.known_through - self.kept
         senders, forgotten = self.senders, dict[int, int]()
         unstored = {entry.sequence: entry for entry in changes.entries}
         for sender, (state, at) in enumerate(zip(senders.state, senders.at, strict=True)):
+            yield
             number = senders.block[sender]
             block = self.blocks[number]
             if state != RETIRED or at >= before or block.silent or block.contested_until:
@@ -441,7 +506,7 @@ class Fleet:
         life.claimed_through = max(life.claimed_through, said.observed_through_us)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = life.last_archived_at if is_again else archived_at
-        life.add(Mark(since, through, said.advisory_ordinal))
+        block.add(life, Mark(since, through, said.advisory_ordinal))
         block.claimed_through = said.observed_through_us
         block.stale_after, block.blind_after = said.stale_after, said.blind_after
         block.ordinal = said.advisory_ordinal
@@ -452,11 +517,11 @@ class Fleet:
         block.put_back = block.was_put_back(life.store)
         if is_late:
             self._know_less(block, through)
-        found = _contests(block) if len(block.lives) > 1 else []
+        found = contests_of(block) if len(block.lives) > 1 else []
         if life.store not in (0, store_before):
-            self._lose_store(number, _lost_at(block, found), changes)
+            self._lose_store(number, lost_at(block, found))
         if found or block.silent:
-            self._contest(number, found, changes)
+            self._contest(number, found)
 
     def _believed_span(self, said: Watermark, archived_at: int, last: Mark | None) -> tuple[int, int]:
         """Say which time counts of that which a watermark claims; ``last`` is one that claimed as much or more."""
@@ -474,39 +539,23 @@ class Fleet:
             block.contested_from, block.contested_until = since, block.known_until
             block.known_until, block.known_since = known, min(block.known_since, known)
 
-    def _contest(self, number: int, found: list[contests.Contest], changes: Changes) -> None:
-        """Note where two agents spoke for a block at once; where another one is believed than before, retell it."""
+    def _contest(self, number: int, found: list[contests.Contest]) -> None:
+        """Note when two agents spoke for a block at once; the block is outdated if another one is believed now."""
         block = self.blocks[number]
+        block.was_contested = True
         # A contest is over without a trace where another incarnation turns out to have gone on for longer.
         ends = [(each.ended_at, each.started_at) for each in found]
         block.contested_until, block.contested_from = max(ends, default=(0, 0))
         silent = {each.incarnation: each.since for each in sorted(contests.silences(found), reverse=True)}
         if silent != block.silent:
             block.silent = silent
-            self._retell(number, found, changes)
+            block.lost_at = lost_at(block, found)
+            self.outdated[number] = True
 
-    def _retell(self, number: int, found: list[contests.Contest], changes: Changes) -> None:
-        """Say again what every sender of a block is, out of what counts now of all that was told."""
-        block = self.blocks[number]
-        block.lost_at = _lost_at(block, found)
-        for sender in self.members[number].values():
-            counting = [entry for entry in self.story(sender, changes) if _counts(entry, block)]
-            self.senders.forget(sender)
-            self._set_state(sender, 0)
-            for entry in reversed(counting):
-                self._apply(entry, event_key(entry.event_id))
-            changes.senders.add(sender)
-
-    def _lose_store(self, number: int, lost_at: int, changes: Changes) -> None:
-        block = self.blocks[number]
-        if lost_at == block.lost_at:
-            return
-        block.lost_at = lost_at
-        for sender in self.members[number].values():
-            # Of whom nothing counts that was told nothing is lost.
-            if self.senders.word[sender] and self.senders.state[sender] != self._state(sender, block):
-                self._set_state(sender, self._state(sender, block))
-                changes.senders.add(sender)
+    def _lose_store(self, number: int, lost_at: int) -> None:
+        if lost_at != self.blocks[number].lost_at:
+            self.blocks[number].lost_at = lost_at
+            self.outdated.setdefault(number, False)
 
     def _settle(self, number: int, store: int, changes: Changes) -> None:
         block = self.blocks[number]
@@ -532,64 +581,10 @@ class Fleet:
             changes.revisions.append(revision)
 
 
-def _contests(block: Block) -> list[contests.Contest]:
-    key = block.region, block.site, block.block
-    return contests.contests(
-        contests.Life(
-            key, life.incarnation, min(life.since, life.begun_at), life.first_through, life.last.through,
-            life.first_archived_at, life.last_archived_at,
-        )
-        for life in block.lives.values()
-        if life.last is not None
-    )  # fmt: skip
-
-
-def _lost_at(block: Block, found: list[contests.Contest]) -> int:
-    """Say since when the last store that took a lost one's place, or that of one that is believed no more, speaks."""
-    ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
-    stores = dict[int, int]()
-    for life in block.lives.values():
-        if life.store and life.incarnation not in ignored:
-            stores[life.store] = min(stores.get(life.store, life.store), life.begun_at)
-    return max([*stores.values(), *(since for _, since in contests.beginnings(found))], default=0)
-
-
 def _end_of_day(at: int) -> int:
     return (at // DAY + 1) * DAY
-
-
-def _unheard_until(said: AdvisoryBody) -> int:
-    """Say until when a sender that was retired is unheard, 0: it was heard to the end."""
-    until = said.unheard_until_us
-    if until is UNSET or until is None:
-        return 0
-    return until if said.by_operator is not True else 0
-
-
-def _retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
-    if last_seen == at and not isinstance(said, PlainAdvisory):
-        return _AT_ONCE if said.sequence == said.opening_sequence else _RETIRED_RANK
-    return _RETIRED_RANK
 
 
 def _counts(entry: StoryEntry, block: Block) -> bool:
     """Tell whether an advisory is believed where two agents spoke at once."""
     return entry.incarnation not in block.silent or entry.at < block.silent[entry.incarnation]
-
-
-def _word(entry: StoryEntry) -> int:
-    return UNHEARD if entry.unheard_until and entry.kind_rank == _RETIRED_RANK else _WORDS[entry.kind_rank]
-
-
-def _since(entry: StoryEntry, word: int, before: tuple[int, int]) -> int:
-    """Say when the state began that an advisory tells of; ``before``: the word before it, and the floor so far."""
-    (at, last_seen), (word_before, floor) = (entry.at, entry.last_seen), before
-    if word == UP:
-        return at
-    if not word_before:
-        return max(last_seen, at - UNSUPPORTED)
-    if word == STALE:
-        return max(last_seen, floor)
-    if word == RETIRED:
-        return last_seen if entry.by_operator else at
-    return at if word_before in _DATED_BACK else max(last_seen, floor)

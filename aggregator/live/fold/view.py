@@ -77,7 +77,7 @@ class View:
         self.now = sourcing.now
         self.is_hub_behind = not sourcing.caught_up_at or self.now - sourcing.caught_up_at > unknown_after
         self.planned = current_maintenance(fleet, self.now)
-        self._reasons = [self._reason_of(block) for block in fleet.blocks]
+        self._reasons = [self._reason_of(number, block) for number, block in enumerate(fleet.blocks)]
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, block in enumerate(fleet.blocks):
             self._sites[block.region, block.site].append(number)
@@ -325,9 +325,11 @@ class View:
             return f"{unknown_sites} of {count} sites {verb} unknown, all others are current"
         return f"all {count} sites are current" if count > 1 else "its one site is current"
 
-    def _reason_of(self, block: Block) -> UnknownReason | None:
+    def _reason_of(self, number: int, block: Block) -> UnknownReason | None:
         if self.is_hub_behind:
             return UnknownReason.HUB_BEHIND
+        if number in self.fleet.outdated:
+            return UnknownReason.CONTESTED if self.fleet.outdated[number] else UnknownReason.LOST_STORE
         contested = UnknownReason.CONTESTED if block.known_until < block.contested_until else None
         if self._is_source_behind(block.region):
             is_late = self.now - block.watched_until > self.unknown_after

@@ -254,20 +254,20 @@ def test_who_was_unheard_is_unknown_until_then_and_gone_afterwards(told: Told) -
 def test_an_advisory_that_never_comes_costs_each_later_watermark_the_same(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, missing = Counter[str](), Life.missing
+    looked, lacks = Counter[str](), Life.lacks
 
-    def counted(life: Life, reached: int, *, is_first: bool) -> int:
-        looked["missing"] += 1
-        return missing(life, reached, is_first=is_first)
+    def counted(life: Life, reached: int, *, is_first: bool) -> bool:
+        looked["lacks"] += 1
+        return lacks(life, reached, is_first=is_first)
 
-    monkeypatch.setattr(Life, "missing", counted)
+    monkeypatch.setattr(Life, "lacks", counted)
     holed = Block("eu-west", "holed", ordinal=1)
     told.at(START, holed.new("web1", START))
     holed.ordinal += 1
     for minute in range(1, 200):
         at = START + minute * MINUTE
         told.at(at, holed.stale("web1", at) if minute % 2 else holed.recovered("web1", at), holed.watermark(START, at))
-    assert 200 < looked["missing"] < 4 * 200
+    assert 200 < looked["lacks"] < 4 * 200
 
 
 @pytest.mark.parametrize("epochs", [(1,), (1, 2)])
