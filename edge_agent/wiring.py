@@ -46,6 +46,7 @@ from edge_agent.source.probe import Probe
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.client import EdgeClient
+from shared.nats.secrets import login
 from shared.subjects import copy_prefix
 
 
@@ -259,8 +260,10 @@ class UploadPath:
         report = self._parts.board.reporter(UPSTREAM)
         # Before anything is read in this run: what the store knows now was read by runs before.
         known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
-        client = await self._parts.links.open(self._parts.settings.upstream, "upstream", adapters, report)
-        upstream = JetStreamUpstream(client, partial(max_payload_of, client, self._parts.settings.upstream))
+        settings = self._parts.settings.upstream
+        client = await self._parts.links.open(settings, "upstream", adapters, report)
+        limit, whom = partial(max_payload_of, client, settings), login(settings.auth).whom
+        upstream = JetStreamUpstream(client, limit, settings.domain, whom)
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
         boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
         names = NameWatch(self._parts.settings, boot_id, known, report_names)

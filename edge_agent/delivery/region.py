@@ -22,7 +22,8 @@ from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, fram
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.nats.client import EdgeClient, LinkProgress
 from shared.nats.connection import ConnectFailed
-from shared.nats.jetstream_api import tells_of_nobody
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS, tells_of_nobody
+from shared.nats.stream_causes import QuietAsk, explain_unanswered
 from shared.tasks import wait_for_event
 
 log = logging.getLogger("muster.agent")
@@ -33,10 +34,19 @@ _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.
 
 
 class JetStreamUpstream:
-    """The region's servers on an open connection. ``ask_limit`` asks the server that it leads to for its limit."""
+    """The region's servers on an open connection. ``ask_limit`` asks the server that it leads to for its limit.
 
-    def __init__(self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]]) -> None:
+    ``domain`` is the one of the settings, ``user`` names the user of the connection.
+    """
+
+    def __init__(
+        self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]], domain: str = "", user: str = "this user"
+    ) -> None:
         self._client = client
+        self._domain, self._user = domain, user
+        self._unanswered_cause = NO_STREAM_ANSWERS
+        self._explanation: asyncio.Task[None] | None = None
+        self._explained_at = float("-inf")
         self._ask_limit = ask_limit
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
@@ -93,6 +103,8 @@ class JetStreamUpstream:
         """Publish nothing more of what was sent and waits for the server's word on its limit."""
         for check in self._size_checks:
             check.cancel()
+        if self._explanation is not None:
+            self._explanation.cancel()
 
     def poke(self) -> None:
         self._arrived.set()
@@ -187,17 +199,28 @@ class JetStreamUpstream:
             self._is_heard = True
             self._client.note_answer()
         shipment = self._unanswered.pop(int(number), None)
-        if shipment is not None:
-            self._answers.append(_answer(shipment.number, shipment.form, message))
-            self._arrived.set()
+        if shipment is None:
+            return
+        if not message.data and tells_of_nobody(message):
+            self._explain(shipment.rows[-1].subject)
+            answer = Answer(shipment.number, Outcome.REFUSED, reason=self._unanswered_cause)
+        else:
+            answer = answer_to(shipment.number, shipment.form, message.data)
+        self._answers.append(answer)
+        self._arrived.set()
+
+    def _explain(self, subject: str) -> None:
+        """Find out why no stream answers, every ``ASK_EVERY`` seconds; answers after that give the cause."""
+        now = asyncio.get_running_loop().time()
+        if now - self._explained_at >= ASK_EVERY:
+            self._explained_at, self._unanswered_cause = now, NO_STREAM_ANSWERS
+            self._explanation = asyncio.create_task(self._find_cause(subject), name="why no stream answers")
+
+    async def _find_cause(self, subject: str) -> None:
+        cause = await explain_unanswered(QuietAsk(self._client), subject, self._domain, self._user)
+        self._unanswered_cause = cause.text
 
 
 def _goes_to(subject: str, shipment: Shipment) -> bool:
     """Tell whether a message of it goes to a subject, given as servers write it in a denial: in small letters."""
     return any(row.subject.lower() == subject for row in shipment.rows)
-
-
-def _answer(number: int, form: Form, message: Msg) -> Answer:
-    if not message.data and tells_of_nobody(message):
-        return Answer(number, Outcome.REFUSED, reason="no stream of the region listens there")
-    return answer_to(number, form, message.data)

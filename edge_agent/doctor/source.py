@@ -89,9 +89,13 @@ def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Except
     if visit.is_denied(subject):
         return visit.refusal(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
     kind = conditions.STREAM_NOT_READ
+    remedy = "is JetStream enabled there, and source.domain right?"
     if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
-        return bad(name, f"there is no stream {stream}", "create it, or correct source.stream or source.domain", kind)
-    return bad(name, f"stream {stream}: {error}", "is JetStream enabled there, and source.domain right?", kind)
+        remedy = f"create it, or correct source.stream, domain or auth ({visit.whom} may belong to another account)"
+        return bad(name, f"there is no stream {stream} in this account", remedy, kind)
+    if isinstance(error, ApiError) and error.remedy:
+        remedy = error.remedy
+    return bad(name, f"stream {stream}: {error}", remedy, kind)
 
 
 def _stream(

@@ -15,6 +15,7 @@ from edge_agent.source.stream_facts import StreamInfo
 from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
+from shared.nats.stream_causes import explain_unanswered
 from shared.sizes import format_size
 
 NAME = "region"
@@ -67,8 +68,9 @@ async def _subjects(
         findings.append(bad(NAME, text, "take no_ack from the stream, or let a stream listen there", REGION_REFUSES))
     if unheard:
         key, covering = ("target.prefix", whole) if block.target.prefix else ("region", f"fleet.{settings.region}.>")
-        remedy = f"create the stream with the subject {covering}, or correct {key}"
-        findings.append(bad(NAME, f"no stream listens on {named(unheard)}", remedy, REGION_REFUSES))
+        creation = f"create the stream with the subject {covering}, or correct {key}"
+        cause = await explain_unanswered(visit.ask, unheard[0], settings.upstream.domain, visit.whom, creation)
+        findings.append(bad(NAME, f"{named(unheard)}: {cause.text}", cause.remedy, REGION_REFUSES))
     if doubled:
         remedy = "let only the region's own stream listen: each must have its region in its subjects"
         findings.append(warning(NAME, f"several streams store {', '.join(doubled)}", remedy))

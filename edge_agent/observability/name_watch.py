@@ -31,7 +31,7 @@ from edge_agent.source.port import is_denied
 from shared.decoding import WireError
 from shared.identifiers import BlockId, Incarnation, InvalidIdentifier, SourcePosition
 from shared.instants import LATEST, SECOND, format_instant
-from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request, stream_behind
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS, ApiError, RequestFailed, api_prefix, request, stream_behind
 from shared.nats.stream_messages import get_message
 from shared.subjects import watermark_subject
 from shared.tasks import Interrupted, is_cancelled, unless_set, wait_for_event
@@ -356,7 +356,7 @@ class NameWatch:
         except nats.errors.NoRespondersError:
             stream = ""
         if not stream:
-            raise _Unseen(f"no stream answers on {subject}")
+            raise _Unseen(f"{subject}: {NO_STREAM_ANSWERS}")
         return stream
 
     async def _unless_denied(self, subject: str, asking: Coroutine[Any, Any, T]) -> T:

@@ -23,6 +23,7 @@ from edge_agent.core.decisions import RecordedInput
 from shared.decoding import Decoder, WireError
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import (
+    NO_STREAM_ANSWERS,
     NO_SUCH_STREAM,
     ApiError,
     Failure,
@@ -252,7 +253,7 @@ class PairLog:
             answer = await request(self._client, subject, encode_entry(entry), DEADLINE, headers)
             stored = decode_pub_ack(answer.data)
         except nats.errors.NoRespondersError as error:
-            raise LogUnavailable(f"no stream listens on {subject}") from error
+            raise LogUnavailable(f"{subject}: {NO_STREAM_ANSWERS}") from error
         except (nats.errors.Error, TimeoutError, WireError) as error:
             raise LogUnavailable(f"{subject}: {str(error) or 'no answer'} within {DEADLINE:g} s") from error
         # What is refused has a sequence, too: 0.

@@ -115,10 +115,12 @@ class PolicyFeed:
             try:
                 await self._listen()
             except ApiError as error:
-                is_gone = error.err_code == NO_SUCH_STREAM and self._last[1] > 0
-                reason = str(error) if error.err_code != NO_SUCH_STREAM else ""
-                self._say(PolicyPhase.UNHEARD if is_gone else PolicyPhase.NONE, _GONE if is_gone else reason)
-                await self._pause(RETRY_AFTER if is_gone else LOOK_AGAIN)
+                is_missing = error.err_code == NO_SUCH_STREAM
+                is_none = is_missing and self._last[1] == 0
+                reason = "" if is_none else _GONE if is_missing else str(error)
+                self._say(PolicyPhase.NONE if is_none else PolicyPhase.UNHEARD, reason)
+                retry_after = RETRY_AFTER if self._is_known else RETRY_WHERE_UNKNOWN
+                await self._pause(LOOK_AGAIN if is_none else retry_after)
             except (RequestFailed, _Lost) as error:
                 if self._client.is_connected and not self._denied:
                     self._say(PolicyPhase.UNHEARD, str(error))

@@ -16,7 +16,7 @@ from edge_agent.core.observation import HEARTBEAT_HEADER
 from edge_agent.source.port import OwnMessagePhase, is_denied
 from shared.decoding import WireError
 from shared.instants import SECOND
-from shared.nats.jetstream_api import decode_pub_ack, request
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS, decode_pub_ack, request
 from shared.tasks import is_cancelled
 
 ANSWER_DEADLINE = 5.0
@@ -77,7 +77,7 @@ class Heartbeat:
             answer = await request(self._client, self._subject, body, ANSWER_DEADLINE, self._headers)
             stored = decode_pub_ack(answer.data)
         except nats.errors.NoRespondersError:
-            problem = "no stream listens there"
+            problem = NO_STREAM_ANSWERS
         except nats.errors.TimeoutError:
             # A stream with no_ack answers by what is read back.
             problem = "" if read_at() > sent_at else f"no answer within {ANSWER_DEADLINE:g} s"

@@ -23,7 +23,7 @@ from shared.decoding import WireError
 from shared.instants import SECOND
 from shared.nats.client import EdgeClient
 from shared.nats.connection import ConnectFailed
-from shared.nats.jetstream_api import decode_pub_ack, tells_of_nobody
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS, decode_pub_ack, tells_of_nobody
 from shared.subjects import covers
 
 PATIENCE = 5.0
@@ -230,7 +230,7 @@ class Probe:
                 # The stream's API may be reached where its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
             else:
-                self._refuse("nobody listens there")
+                self._refuse(NO_STREAM_ANSWERS)
             return
         try:
             answer = decode_pub_ack(message.data)

@@ -175,6 +175,7 @@ class EdgeClient(DirectClient):
         self.longest_retry = LONGEST_RETRY
         self._backoff = Backoff(FIRST_RETRY, LONGEST_RETRY)
         self._connected_at = 0.0
+        self._deniable: dict[str, asyncio.Event] = {}
         self.attempted = ""
         self.reached = False
         self._has_ended = False
@@ -267,6 +268,16 @@ class EdgeClient(DirectClient):
             if not progress.goes_on(self.connection):
                 raise nats.errors.FlushTimeoutError
 
+    @contextlib.contextmanager
+    def deniable(self, subject: str) -> Iterator[asyncio.Event]:
+        """Yield an event that a denial to publish on the subject sets, in place of a report of the denial."""
+        key = f'publish to "{subject}"'.lower()
+        event = self._deniable.setdefault(key, asyncio.Event())
+        try:
+            yield event
+        finally:
+            self._deniable.pop(key, None)
+
     async def request(self, *arguments: Any, **options: Any) -> Msg:
         """Ask as nats-py does, and end when told to: before Python 3.12 an answer of that moment hides it for good."""
         connected_at = self._connected_at
@@ -340,6 +351,9 @@ class EdgeClient(DirectClient):
             else:
                 # In place of an answer to what was published.
                 self._reconnect_policy.note_answer()
+        if PERMISSIONS_ERR in err_msg and (denied := self._deniable.get(err_msg.partition(" for ")[2].strip("'"))):
+            denied.set()
+            return
         if STALE_CONNECTION in err_msg or PERMISSIONS_ERR in err_msg:
             await super()._process_err(err_msg)
         else:

@@ -24,10 +24,29 @@ _NO_RESPONDERS = "503"
 NO_SUCH_STREAM = 10059
 NO_SUCH_CONSUMER = 10014
 NO_SUCH_MESSAGE = 10037
+NO_QUORUM = 10008
+_QUORUM_LOST = "no quorum: most JetStream servers there are down, or cut off"
+_START_SERVERS = "start those servers, or mend the routes between them; nats server report jetstream lists them"
+_ENABLE = "log in as a user of the account that holds the streams, or enable JetStream for this account"
+_CAUSES = {
+    NO_QUORUM: (_QUORUM_LOST, _START_SERVERS),
+    10118: ("the stream is offline: most of its servers are down", _START_SERVERS),
+    10119: ("the consumer is offline: most of its servers are down", _START_SERVERS),
+    10039: ("JetStream is not enabled for this account", _ENABLE),
+    10076: (
+        "JetStream is not enabled on this server",
+        "enable it there, or correct servers and domain in the settings",
+    ),
+}
+"""Refusals whose descriptions name neither cause nor remedy, by ``err_code`` (nats-server's errors.json)."""
+
 _NO_STORE = "error creating store for stream"
 _NO_STORE_PATIENCE, _NO_STORE_RETRY = 5.0, 0.1
 _LOOK_AT_LINK = 0.1
 
+
+NO_STREAM_ANSWERS = "no stream answers there: none has that subject, or the one that has it is without a leader"
+"""What a publish without responders proves."""
 
 ANOTHER_STREAM = {"Nats-Expected-Stream": "."}
 """No stream can have this name: whoever would have stored a message with it says its own, and stores nothing."""
@@ -37,11 +56,19 @@ class RequestFailed(Exception):
     """A request got no usable answer: nobody listens, it took too long, or the link is down. Trying again may help."""
 
 
+class NoApi(RequestFailed):
+    """No server answers JetStream's API on that subject, of that domain."""
+
+
 class ApiError(Exception):
-    """The server refused a request. ``err_code`` is its own, finer code (10059: no such stream)."""
+    """The server refused a request. ``err_code`` is its own, finer code (10059: no such stream).
+
+    ``remedy`` is empty where the code alone does not name one.
+    """
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
-        super().__init__(f"{description} ({err_code})")
+        cause, self.remedy = _CAUSES.get(err_code, (description, ""))
+        super().__init__(f"{cause} ({err_code})")
         self.code = code
         self.err_code = err_code
         self.description = description
@@ -159,7 +186,7 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
     try:
         reply = await request(client, subject, payload, deadline)
     except nats.errors.NoRespondersError as error:
-        raise RequestFailed(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
+        raise NoApi(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
     except (nats.errors.Error, TimeoutError) as error:
         cause = "no answer" if isinstance(error, TimeoutError) else str(error).removeprefix("nats: ")
         # A server that forbids to ask gives no answer, too.

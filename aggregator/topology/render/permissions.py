@@ -119,6 +119,8 @@ def accounts_in_region(
         watermarks = [watermark_subject(BlockId(site.region, site.name, block)) for block in site.blocks]
         asked = [f"{ROOT}.{site.region}.{site.name}.>"]
         asked += [f"{api_prefix()}.DIRECT.GET.{stream}.{subject}" for subject in watermarks]
+        # Which stream has a subject, and whether most servers are down: what the agent reports where no stream answers.
+        asked.append(f"{api_prefix()}.STREAM.NAMES")
         if with_policy:
             consumer = f"{STREAM}.{consumer_name(site.name)}"
             asked += [f"{api_prefix()}.CONSUMER.{action}.{consumer}" for action in ("INFO", "MSG.NEXT", "RESET")]

@@ -97,10 +97,10 @@ async def test_a_region_without_a_stream_is_named_in_status(deployment: Deployme
     await deployment.site.publish(*BODIES)
 
     async def tells() -> bool:
-        return "no stream of the region listens there" in await deployment.agent.status()
+        return "this account holds no stream" in await deployment.agent.status()
 
     await until(tells, "status names the reason")
-    held_up = "Held up: block nodes: fleet.eu-west.dub1.nodes.advisory.new: no stream of the region listens there.\n"
+    held_up = "Held up: block nodes: fleet.eu-west.dub1.nodes.advisory.new: this account holds no stream.\n"
 
     async def says_what_is_held_up() -> bool:
         _, said, _ = await deployment.agent.run_command("outbox", "--config", str(deployment.agent.config))

@@ -153,8 +153,8 @@ async def test_a_region_without_a_stream_is_named_and_everything_arrives_once_th
     rows = mixed_rows(300)
     await fill(store, rows)
     async with uploading(region, store) as told:
-        await until(lambda: told and told[-1], "the reason is told")
-        assert told[-1] == "block nodes: fleet.eu-west.dub1.nodes.advisory.new: no stream of the region listens there"
+        why = "block nodes: fleet.eu-west.dub1.nodes.advisory.new: this account holds no stream"
+        await until(lambda: told and told[-1] == why, "the reason is told")
         await region.make_stream()
         await emptied(store)
         assert told[-1] == ""

@@ -130,8 +130,10 @@ async def test_streams_that_are_missing_sealed_or_full_are_found(stage: Stage) -
     await stage.site.delete_stream()
     await request_json(stage.region.client, f"$JS.API.STREAM.DELETE.{FLEET}", None, dict[str, Any], deadline=60)
     _, wrong = await examined(stage.config_path)
-    assert ("FAIL", f"there is no stream {STREAM}") in [(level, said) for level, said, _ in wrong]
-    assert ("FAIL", f"no stream listens on {SUBJECT}.>") in [(level, said) for level, said, _ in wrong]
+    assert ("FAIL", f"there is no stream {STREAM} in this account") in [(level, said) for level, said, _ in wrong]
+    assert ("FAIL", f"{SUBJECT}.>: this account holds no stream in domain eu-west") in [
+        (level, said) for level, said, _ in wrong
+    ]
 
     await stage.site.make_stream(max_msgs=1, discard="new")
     await stage.site.publish(b'{"sender": "a"}')
@@ -337,25 +339,20 @@ async def test_what_copies_probes_and_heartbeats_need_is_looked_at(stage: Stage)
 [[stream]]
 name = "events"
 mode = "copy"
-[stream.source]
-servers = ["{stage.site.link.url}"]
-stream = "{STREAM}"
-[stream.target]
-prefix = "elsewhere"
-[stream.heartbeat]
-interval = "5s"
-subject = "registration.heartbeat"
+source = {{ servers = ["{stage.site.link.url}"], stream = "{STREAM}" }}
+target = {{ prefix = "elsewhere" }}
+heartbeat = {{ interval = "5s", subject = "registration.heartbeat" }}
 """
     stage.config_path.write_text(text + copying)
     code, wrong = await examined(stage.config_path)
     assert code == 2
-    said = {text: remedy for level, text, remedy in wrong if level == "FAIL"}
-    assert said == {
+    assert {text: remedy for level, text, remedy in wrong if level == "FAIL"} == {
         f"stream {STREAM} does not listen on probe.nodes (source.probe_subject)": (
             f"add it to the subjects of {STREAM}, or correct source.probe_subject"
         ),
-        "no stream listens on elsewhere.>": (
-            "create the stream with the subject elsewhere.>, or correct target.prefix"
+        "elsewhere.>: no stream of this account in domain eu-west has that subject": (
+            "create the stream with the subject elsewhere.>, or correct target.prefix; or correct servers and auth: "
+            "nobody (no auth is set) may belong to another account than the stream"
         ),
     }
     stage.config_path.write_text(

@@ -59,7 +59,7 @@ async def test_entries_stand_behind_the_last_one_or_nowhere(site: Site) -> None:
     log, other = PairLog(site.client, ADDRESS), PairLog(site.client, ADDRESS)
     with pytest.raises(NoLog):
         await log.last()
-    with pytest.raises(LogUnavailable, match="no stream listens"):
+    with pytest.raises(LogUnavailable, match="no stream answers there"):
         await log.append(entry(), behind=0)
     await log.open()
     await other.open()

@@ -12,6 +12,7 @@ from edge_agent.observability.health import PartStatus
 from edge_agent.source import heartbeat as heartbeat_module
 from edge_agent.source.heartbeat import Heartbeat
 from edge_agent.source.port import OwnMessagePhase
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS
 from tests.support.agent.agent_process import Deployment, deployed
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.nats.source_site import running_site
@@ -67,7 +68,7 @@ async def test_a_heartbeat_that_no_stream_stores_is_said(tmp_path: Path) -> None
     settings = ABOVE_BLOCKS + block("all", "copy", BEATING.format(subject="nowhere"))
     async with deployed(tmp_path, settings) as deployment:
         deployment.agent.start()
-        said = PartStatus("not stored", "nowhere: no stream listens there")
+        said = PartStatus("not stored", f"nowhere: {NO_STREAM_ANSWERS}")
         await until_part(deployment, "heartbeat of all", said)
 
 

@@ -69,7 +69,8 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rendered]:
         "$JS.API.DIRECT.GET.FLEET",
         f"$JS.API.DIRECT.GET.FLEET.{OTHERS}.watermark",
         f"$JS.API.DIRECT.GET.FLEET.{OWN}.registration",
-        "$JS.API.STREAM.NAMES",
+        "$JS.API.STREAM.LIST",
+        "$JS.API.STREAM.INFO.FLEET",
         "$JS.API.CONSUMER.CREATE.FLEET.mine",
         "$JS.API.CONSUMER.DELETE.FLEET.muster-archive",
         "$JS.API.CONSUMER.MSG.NEXT.MUSTER_POLICY.muster-lon1",
@@ -119,6 +120,15 @@ async def test_a_site_sees_the_last_watermark_of_its_own_block(rendered: Rendere
                 f"$JS.API.DIRECT.GET.FLEET.{OWN}.watermark", asked, timeout=REQUEST_DEADLINE
             )
             assert answer.data in (b"", b"last")
+        assert not agent.denials
+
+
+async def test_a_site_may_ask_which_stream_has_its_subjects(rendered: Rendered) -> None:
+    async with rendered.visited("eu-west", "dub1-agent", INBOX) as agent:
+        answer = await agent.client.request(
+            "$JS.API.STREAM.NAMES", encoded({"subject": f"{OWN}.watermark"}), timeout=60
+        )
+        assert b'"streams":["FLEET"]' in answer.data
         assert not agent.denials
 
 

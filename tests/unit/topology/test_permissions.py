@@ -44,14 +44,14 @@ def test_an_agent_publishes_in_its_own_region_as_its_own_site() -> None:
     regions = listed()
     assert [each.key for each in regions["eu-west"].grants] == ["dub1-agent"]
     last = "$JS.API.DIRECT.GET.FLEET.fleet.us-east.nyc1.nodes.watermark"
-    assert grant(regions["us-east"], "nyc1-agent").publish == ("fleet.us-east.nyc1.>", last)
+    assert grant(regions["us-east"], "nyc1-agent").publish == ("fleet.us-east.nyc1.>", last, "$JS.API.STREAM.NAMES")
     assert grant(regions["us-east"], "nyc1-agent").subscribe == ("_INBOX_nyc1.>",)
 
 
 def test_a_sites_account_in_the_region_takes_its_own_subjects_and_last_watermarks_and_lends_nothing() -> None:
     fleet, dub1 = listed()["eu-west"].accounts
     last = "$JS.API.DIRECT.GET.FLEET.fleet.eu-west.dub1"
-    taken = ("fleet.eu-west.dub1.>", f"{last}.nodes.watermark", f"{last}.racks.watermark")
+    taken = ("fleet.eu-west.dub1.>", f"{last}.nodes.watermark", f"{last}.racks.watermark", "$JS.API.STREAM.NAMES")
     assert (fleet.name, fleet.grants, fleet.lends) == ("FLEET", (), tuple((each, "SITE_dub1") for each in taken))
     assert (dub1.name, dub1.jetstream, dub1.lends) == ("SITE_dub1", False, ())
     assert dub1.takes == tuple((each, "FLEET") for each in taken)
