@@ -262,7 +262,7 @@ class UploadPath:
         known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
         settings = self._parts.settings.upstream
         client = await self._parts.links.open(settings, "upstream", adapters, report)
-        limit, whom = partial(max_payload_of, client, settings), login(settings.auth).whom
+        limit, whom = partial(max_payload_of, client, settings), login(settings.auth, settings.tls).whom
         upstream = JetStreamUpstream(client, limit, settings.domain, whom)
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
         boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)

@@ -14,7 +14,6 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL, NOT_RUNNING
-from edge_agent.observability.server_watch import own_expiries
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
 from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
@@ -22,6 +21,7 @@ from edge_agent.store.housekeeping import has_room
 from edge_agent.store.read_only import StoreUnreadable, holds_less, store_reader
 from edge_agent.store.site_key import KeyDamaged, read_key
 from shared.nats.causes import MEND_FILE
+from shared.nats.expiry import own_expiries
 from shared.nats.secrets import UnusableSecret, login, tls_context
 from shared.nats.settings import ConnectionSettings
 from shared.sizes import format_size
@@ -129,7 +129,7 @@ def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding
 
 
 def _certificates(settings: AgentSettings) -> Iterator[Finding]:
-    """Say that our certificates, or the authorities that we trust, expire soon; once, whoever uses them."""
+    """Report certificates, authorities and JWTs of the settings that expire soon, each once with all its users."""
     expiring: dict[str, list[str]] = {}
     for name, connection in _connections(settings).items():
         for said in own_expiries(connection, now()):

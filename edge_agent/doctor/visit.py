@@ -117,7 +117,7 @@ class Visit:
 @asynccontextmanager
 async def open_visit(settings: AgentSettings, connection: ConnectionSettings) -> AsyncIterator[Visit]:
     """Connect as the agent does; raise ConnectFailed."""
-    visit = Visit(login(connection.auth).whom)
+    visit = Visit(login(connection.auth, connection.tls).whom)
     visit.client = await connect(
         connection,
         name=f"muster-agent {settings.site} doctor",

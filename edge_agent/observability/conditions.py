@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from shared.instants import format_seconds
+from shared.nats.expiry import RENEWAL
 from shared.wire import PAIR_ALONE as ALONE
 
 
@@ -304,9 +305,9 @@ SERVER_TOO_OLD = Kind(
 CERTIFICATE_EXPIRES = Kind(
     "certificate_expires",
     _W,
-    "A certificate, a server's, the agent's own or an authority's, expires within 14 days, or has expired: the next "
-    "connection fails then.",
-    "renew it: a server's at the server, which has to be reloaded, the agent's own in the file of tls.cert",
+    "A certificate (a server's, the agent's own or an authority's) or the JWT of the agent's user expires within 14 "
+    "days, or has expired: the next connection fails then.",
+    RENEWAL,
 )
 
 # A pair

@@ -6,7 +6,6 @@ are told, a connection of a moment is asked.
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import nats.errors
@@ -16,10 +15,9 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.observability import conditions
 from edge_agent.observability.status_board import UPSTREAM, StatusBoard, now, source_part
 from edge_agent.runtime.links import Links, OpenLink, beside
-from edge_agent.store.port import EVERYTHING
-from shared.certificates import EXPIRES_SOON, NotACertificate, certificates_in, valid_until
-from shared.instants import MINUTE, SECOND, format_duration
-from shared.nats.connection import ConnectFailed, ConnectionSettings
+from shared.certificates import NotACertificate, valid_until
+from shared.nats.connection import ConnectFailed
+from shared.nats.expiry import expiry, own_expiries
 from shared.nats.server_version import RESETS_CONSUMERS, TAKES_BATCHES, Version, version_of
 from shared.tasks import is_cancelled
 
@@ -61,33 +59,6 @@ def needs_of_region(settings: AgentSettings) -> Iterator[Need]:
 
 def _version_text(version: Version) -> str:
     return ".".join(map(str, version))
-
-
-def expiry(whose: str, until: int, at: int) -> str:
-    """Say that a certificate expires soon, or has; "" where it does not."""
-    left = until - at
-    if left > EXPIRES_SOON:
-        return ""
-    rough = format_duration(max(abs(left) // MINUTE * MINUTE, SECOND))
-    return f"{whose} expires in {rough}" if left > 0 else f"{whose} has expired, {rough} ago"
-
-
-def own_expiries(connection: ConnectionSettings, at: int) -> Iterator[str]:
-    """Say the same of our own certificate, and of the last of the authorities that we trust.
-
-    Of a file that is of no use connecting tells.
-    """
-    if connection.tls is None:
-        return
-    cert, ca = connection.tls.cert, connection.tls.ca
-    with contextlib.suppress(OSError, NotACertificate):
-        own = valid_until(certificates_in(Path(cert))[0]) if cert else EVERYTHING
-        authority = max(map(valid_until, certificates_in(Path(ca)))) if ca else EVERYTHING
-        said = (
-            expiry(f"our certificate tls.cert {cert}", own, at),
-            expiry(f"the authority in tls.ca {ca}", authority, at),
-        )
-        yield from filter(None, said)
 
 
 class ServerWatch:

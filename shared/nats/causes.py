@@ -4,12 +4,14 @@ import errno
 import re
 import socket
 import ssl
+import time
 
 import msgspec
 import nats.errors
 from nats.protocol.parser import AUTHORIZATION_VIOLATION
 
-from shared.nats.secrets import UnusableSecret
+from shared.nats.expiry import expiry
+from shared.nats.secrets import Login, UnusableSecret
 
 _HANDSHAKE_HINT = "tls.handshake_first must be as the server has it"
 _FULL_OR_HANDSHAKE = f"the server is full (max_connections), or {_HANDSHAKE_HINT}"
@@ -21,6 +23,15 @@ MEND_FILE = "mend that file, or correct its path in the settings"
 _LOOK = "look at the server and at the way to it, or correct servers in the settings"
 _ROOM = "close what is connected and should not be (/connz), or raise max_connections there"
 _ROOM_OR_HANDSHAKE = f"set tls.handshake_first as the server has it; else {_ROOM}"
+_REFUSES = "it refuses our credentials (auth)"
+_RENEW = "put a new one into that file (nsc generate creds): it is read again at each attempt to connect"
+_LOGIN_ENDS = {
+    "user authentication expired": ("the user's JWT has expired", _RENEW),
+    "user authentication revoked": ("the user was revoked", "have new credentials made for the agent (nsc add user)"),
+    "account authentication expired": ("the account's JWT has expired", "renew it at the server (nsc edit, nsc push)"),
+}
+"""Errors of nats-server that end a connection of a user who was let in before."""
+
 # OpenSSL's X509_V_ERR_*.
 _NOT_YET, _EXPIRED, _OTHER_NAME = 9, 10, (62, 63, 64)
 
@@ -38,16 +49,16 @@ class Cause(msgspec.Struct, frozen=True):
     remedy: str = _LOOK
 
 
-def explain(error: Exception, *, reached: bool, whom: str = "") -> Cause:
+def explain(error: Exception, *, reached: bool, login: Login) -> Cause:
     """Translate an error of nats-py.
 
-    ``reached`` tells that the server accepted the TCP connection, ``whom`` as whom we wanted to log in.
+    ``reached`` tells that the server accepted the TCP connection, ``login`` with what we wanted to log in.
     """
     text = str(error).removeprefix("nats: ").strip("'")
     if isinstance(error, ssl.SSLError | nats.errors.SecureConnWantedError):
         return _tls(error, text)
     ours = Cause(text, lasting=True, remedy=MEND_FILE) if isinstance(error, UnusableSecret) else None
-    by_server = ours or _server_cause(text, whom)
+    by_server = ours or _server_cause(text, login)
     if by_server is not None:
         return by_server
     if isinstance(error, nats.errors.StaleConnectionError):
@@ -64,15 +75,38 @@ def explain(error: Exception, *, reached: bool, whom: str = "") -> Cause:
     return _system(error, text) if isinstance(error, OSError) else Cause(text)
 
 
-def _server_cause(text: str, whom: str) -> Cause | None:
-    if AUTHORIZATION_VIOLATION in text.lower():
-        refused = "it refuses our credentials (auth): Authorization Violation"
-        remedy = f"let the server know {whom or 'this user'}, or correct auth in the settings"
-        return Cause(f"{refused}, as {whom}" if whom else refused, lasting=True, by_server=True, remedy=remedy)
-    if _NO_ROOM in text.lower():
+def _server_cause(text: str, login: Login) -> Cause | None:
+    said = text.lower()
+    if _NO_ROOM in said:
         no_room = f"it takes no more connections, of all or of ours (max_connections): {text}"
         return Cause(no_room, by_server=True, remedy=_ROOM)
-    return None
+    is_violation = AUTHORIZATION_VIOLATION in said
+    for event, (cause, remedy) in _LOGIN_ENDS.items():
+        if event in said:
+            return Cause(f"{_REFUSES}: {cause}", lasting=True, by_server=True, remedy=remedy)
+    if not is_violation:
+        return None
+    if expired := _expired_jwt(login):
+        return Cause(f"{_REFUSES}: {expired}", lasting=True, by_server=True, remedy=_RENEW)
+    user = login.whom
+    if login.is_anonymous:
+        remedy = "set auth in the settings, or tls.cert where the server knows its users by certificates"
+    elif login.is_by_certificate:
+        remedy = f"let the server map {user} to one of its users (verify_and_map), or set auth in the settings"
+    else:
+        remedy = f"let the server know {user or 'this user'}, or correct auth in the settings"
+    refused = f"{_REFUSES}: Authorization Violation"
+    return Cause(f"{refused}, as {user}" if user else refused, lasting=True, by_server=True, remedy=remedy)
+
+
+def _expired_jwt(login: Login) -> str:
+    """Return that the JWT has expired by this host's clock, "" where it has not."""
+    now = time.time_ns() // 1000
+    try:
+        until = login.valid_until
+    except UnusableSecret:
+        return ""
+    return expiry(f"the user's JWT in {login.seed_file}", until, now) if 0 < until <= now else ""
 
 
 def _tls(error: Exception, text: str) -> Cause:

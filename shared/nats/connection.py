@@ -94,7 +94,7 @@ async def connect(
     monitoring. While disconnected, up to ``pending_size`` bytes of publishes are held, beyond that they raise
     ``OutboundBufferLimitError``; with 0 nothing is held, nor sent late.
     """
-    credentials = login(settings.auth)
+    credentials = login(settings.auth, settings.tls)
     try:
         credentials.check()
         if settings.tls is not None:
@@ -178,7 +178,7 @@ class _Link:
 
     def cause_of(self, error: Exception) -> Cause:
         """Say why, of the server that was tried last."""
-        return explain(error, reached=self.client.reached, whom=self._login.whom)
+        return explain(error, reached=self.client.reached, login=self._login)
 
     def why_not(self, deadline: float) -> ConnectFailed:
         """Name every server that was tried, and why it did not work."""

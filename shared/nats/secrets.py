@@ -11,13 +11,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import nats.errors
 import nkeys  # type: ignore[import-untyped]
 
+from shared.decoding import Decoder, WireError
+from shared.instants import SECOND
 from shared.nats.settings import AuthSettings, TlsSettings
+
+_LAST_SECOND = 1 << 40
+"""Beyond it, an end is none that anybody sees."""
 
 _JWT = "BEGIN NATS USER JWT"
 _SEED = "BEGIN USER NKEY SEED"
+
+
+class _Claims(msgspec.Struct):
+    """The part of a JWT that is needed here: RFC 7519; ``exp`` is in Unix seconds."""
+
+    exp: int = 0
+
+
+_claims = Decoder(_Claims, "the claims of a JWT")
 
 
 class UnusableSecret(nats.errors.Error):
@@ -33,6 +48,7 @@ class Login(NamedTuple):
     jwt: Callable[[], bytes] | None = None
     seed: Callable[[], str] | None = None
     seed_file: str = ""
+    certificate: str = ""
 
     def check(self) -> None:
         """Read every file once; raise UnusableSecret, which names it."""
@@ -47,17 +63,48 @@ class Login(NamedTuple):
 
     @property
     def whom(self) -> str:
-        """Say as whom a server knows us, in nothing that is secret; "" where a file does not tell now."""
+        """The name of the user in words, without a secret; "" where its file cannot be read now."""
         try:
             if self.seed is not None:
                 return f"{'the user' if self.jwt else 'nkey'} {sign(self.seed(), '')[0]}"
         except UnusableSecret:
             return ""
-        return f"user {self.user()}" if self.user else "who has the token" if self.token else "nobody (no auth is set)"
+        if self.user:
+            return f"user {self.user()}"
+        if self.token:
+            return "who has the token"
+        return f"the owner of certificate {self.certificate}" if self.certificate else "a user without auth"
+
+    @property
+    def is_by_certificate(self) -> bool:
+        """True if the certificate is all that a server knows us by."""
+        return bool(self.certificate) and not (self.seed or self.user or self.token)
+
+    @property
+    def is_anonymous(self) -> bool:
+        return not (self.certificate or self.seed or self.user or self.token)
+
+    @property
+    def valid_until(self) -> int:
+        """The instant at which the user's JWT expires; 0 where there is no JWT, or no end. Raises UnusableSecret."""
+        if self.jwt is None:
+            return 0
+        payload = [*self.jwt().split(b"."), b""][1]
+        try:
+            end = _claims(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))).exp
+        except (ValueError, WireError):
+            # The server refuses it, with a reason of its own.
+            return 0
+        return end * SECOND if 0 < end < _LAST_SECOND else 0
 
 
-def login(auth: AuthSettings) -> Login:
-    """Prepare one way of logging in; nothing is read yet."""
+def login(auth: AuthSettings, tls: TlsSettings | None = None) -> Login:
+    """Return how a connection logs in; no file is read yet."""
+    way = _way(auth)
+    return way._replace(certificate=tls.cert) if tls is not None else way
+
+
+def _way(auth: AuthSettings) -> Login:
     if auth.nkey_seed_file:
         named = f"nkey_seed_file {auth.nkey_seed_file}"
         return Login(seed=lambda: _first_line("nkey_seed_file", auth.nkey_seed_file), seed_file=named)

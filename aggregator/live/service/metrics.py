@@ -8,6 +8,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from shared.nats.expiry import own_ends
+
 if TYPE_CHECKING:
     from aggregator.live.service.server import Service
 
@@ -57,6 +59,10 @@ class LiveCollector(Collector):
     def _of_reading(self) -> Iterable[Metric]:
         service, fleet = self._service, self._service.feed.fleet
         sourcing = service.sourcing
+        ends = [until for _, until in own_ends(service.settings.hub)]
+        if ends:
+            until = min(ends) / _MICROSECONDS
+            yield GaugeMetricFamily("muster_live_login_expires_seconds", "When the login at the hub expires", until)
         yield GaugeMetricFamily("muster_live_ready", "1: all that the archive held was read", service.feed.is_ready)
         caught_up_at = sourcing.caught_up_at / _MICROSECONDS
         yield GaugeMetricFamily("muster_live_caught_up_seconds", "When all of it was read last", caught_up_at)

@@ -1,7 +1,8 @@
 """The command ``muster-aggregator check``: one line and an exit code, for monitors and cron."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ import click
 
 from aggregator.topology.commands.streams import config_option
 from aggregator.topology.desired.settings import TopologySettings
+from aggregator.topology.desired.stream_settings import HUB_PLACE
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
@@ -18,6 +20,7 @@ from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.tables import report
 from shared.command_group import Parsed, examples, json_option
 from shared.instants import DAY, parse_duration
+from shared.nats.expiry import expiry, own_ends
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.settings import SettingsError, load_settings
 from shared.terminal import echo, json_text
@@ -77,6 +80,17 @@ def check_command(
     raise SystemExit(int(max((each.severity for each in found), default=Severity.OK)))
 
 
+def _expiring(topology: TopologySettings) -> Iterator[Finding]:
+    """Yield a finding for each file of the settings that expires soon, or has expired."""
+    at, reported = time.time_ns() // 1000, set[str]()
+    for place, connection in ({HUB_PLACE: topology.hub} | topology.servers).items():
+        for whose, until in own_ends(connection):
+            text = expiry(whose, until, at)
+            if text and text not in reported:
+                reported.add(text)
+                yield Kind.EXPIRES.of(place, text, Severity.CRITICAL if until <= at else Severity.WARNING)
+
+
 async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], str]:
     try:
         topology = load_settings(config_path, TopologySettings)
@@ -91,5 +105,6 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Finding], st
             evidence = await gather(topology, found, shown, opened, DAY)
         except (ApiError, RequestFailed) as error:
             return [Kind.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
-    judged = check(topology, wanted, found, evidence, limits)
+    judged = [*_expiring(topology), *check(topology, wanted, found, evidence, limits)]
+    judged.sort(key=lambda each: -each.severity)
     return judged, summary(judged, shown, evidence)

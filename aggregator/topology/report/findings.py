@@ -7,6 +7,8 @@ from enum import Enum, IntEnum, unique
 
 import msgspec
 
+from shared.nats.expiry import RENEWAL
+
 
 class Severity(IntEnum):
     """As monitors count: the exit codes."""
@@ -28,6 +30,11 @@ class Kind(Enum):
         _C,
         "The file of the topology cannot be read or contradicts itself, so nothing is being watched.",
         "mend what the line names in topology.toml",
+    )
+    EXPIRES = (
+        _GRADED,
+        "A certificate, an authority or a user's JWT that topology.toml names expires within 14 days, or has expired.",
+        RENEWAL,
     )
     UNREACHABLE = (
         _C,

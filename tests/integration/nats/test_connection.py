@@ -1,13 +1,10 @@
 """A connection opens, or says within its deadline in one line why not; once open it comes back from everything."""
 
 import asyncio
-import base64
 import os
 import time
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import nkeys  # type: ignore[import-untyped]
 import pytest
 from nats.aio.msg import Msg
@@ -19,6 +16,8 @@ from shared.nats.connection import (
     AuthSettings,
     ConnectFailed,
     ConnectionSettings,
+    LinkEvent,
+    LinkState,
     RequestFailed,
     TlsSettings,
     api_prefix,
@@ -29,6 +28,7 @@ from shared.nats.jetstream_api import create_stream
 from shared.settings import FilePath
 from tests.support.nats.certificates import Authority
 from tests.support.nats.one_server import server_in, settings_for, written
+from tests.support.nats.operator_mode import OperatorMode
 from tests.support.waiting import until
 
 
@@ -76,48 +76,56 @@ async def test_an_nkey_seed_from_a_file_opens_the_door(tmp_path: Path) -> None:
             await client.flush()
 
 
-def nkey(prefix: int) -> Any:
-    return nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), prefix)))
-
-
-def signed(signer: Any, subject: Any, **claims: object) -> str:
-    """Make a JWT as nats-server reads it."""
-    public_key = subject.public_key.decode()
-    body = {"iss": signer.public_key.decode(), "sub": public_key, "jti": public_key, "nats": {"version": 2, **claims}}
-    parts = {"typ": "JWT", "alg": "ed25519-nkey"}, body
-    text = ".".join(unpadded(msgspec.json.encode(part)) for part in parts)
-    return f"{text}.{unpadded(signer.sign(text.encode()))}"
-
-
-def unpadded(part: bytes) -> str:
-    return base64.urlsafe_b64encode(part).decode().rstrip("=")
-
-
 async def test_the_limit_of_our_user_is_known_though_the_server_takes_larger_messages(tmp_path: Path) -> None:
     """Who sends more is disconnected, every time anew."""
-    operator, account, user = map(nkey, (nkeys.PREFIX_BYTE_OPERATOR, nkeys.PREFIX_BYTE_ACCOUNT, nkeys.PREFIX_BYTE_USER))
-    limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
-    of_account = signed(operator, account, type="account", limits={**limits, "wildcards": True})
-    config = f"""
-operator: {signed(operator, operator, type="operator")}
-resolver: MEMORY
-resolver_preload: {{ {account.public_key.decode()}: {of_account} }}
-"""
-    token = signed(account, user, type="user", subs=-1, data=-1, payload=2_000)
-    credentials = f"""
------BEGIN NATS USER JWT-----
-{token}
-------END NATS USER JWT------
------BEGIN USER NKEY SEED-----
-{user.seed.decode()}
-------END USER NKEY SEED------
-"""
-    alone = ServerSettings(name="server", store_dir=tmp_path / "nats", jetstream=False, extra_config=config)
-    async with EmbeddedNats(alone) as server:
-        auth = AuthSettings(credentials_file=written(tmp_path / "user.creds", credentials))
+    operator = OperatorMode()
+    async with server_in(tmp_path, operator.config) as server:
+        auth = AuthSettings(credentials_file=operator.credentials(tmp_path / "user.creds", payload=2_000))
         async with await connect(settings_for(server, auth), name="test", deadline=60) as client:
             await client.flush()
             assert client.max_payload == 2_000
+
+
+async def test_a_jwt_that_has_expired_is_named_with_its_file(tmp_path: Path) -> None:
+    operator = OperatorMode()
+    path = operator.credentials(tmp_path / "user.creds", expires_at=int(time.time()) - 2 * 3600 - 60)
+    async with server_in(tmp_path, operator.config) as server:
+        with pytest.raises(ConnectFailed) as caught:
+            await connect(settings_for(server, AuthSettings(credentials_file=path)), name="test", deadline=30)
+    refused = "it refuses our credentials (auth): the user's JWT in credentials_file"
+    assert str(caught.value) == f"cannot connect to 127.0.0.1:{server.port}: {refused} {path} has expired, 2h 1m ago"
+    assert caught.value.remedy.startswith("put a new one into that file")
+
+
+async def test_a_jwt_that_expires_while_it_is_used_is_named_and_a_new_one_is_taken(tmp_path: Path) -> None:
+    operator, events = OperatorMode(), list[LinkState]()
+    path = operator.credentials(tmp_path / "user.creds", expires_at=int(time.time()) + 5)
+    async with server_in(tmp_path, operator.config) as server:
+        settings = settings_for(server, AuthSettings(credentials_file=path))
+        async with await connect(settings, name="test", deadline=60, on_state=events.append):
+
+            def has(event: LinkEvent, reason: str) -> bool:
+                return any(each.event is event and reason in each.reason for each in events)
+
+            await until(lambda: has(LinkEvent.DISCONNECTED, "the user's JWT has expired"), "the server ends it")
+            await until(lambda: has(LinkEvent.RETRY_FAILED, f"{path} has expired, "), "it is refused")
+            operator.credentials(tmp_path / "user.creds")
+            await until(lambda: has(LinkEvent.RECONNECTED, ""), "the new one is read")
+
+
+async def test_a_certificate_that_is_no_user_of_the_server_is_named(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    ours = authority.issue("ours")
+    config = f"""
+{tls_block(authority, "verify_and_map: true")}
+authorization {{ users: [ {{ user: "CN=other" }} ] }}
+"""
+    tls = TlsSettings(ca=FilePath(authority.ca), cert=FilePath(ours.cert), key=FilePath(ours.key))
+    async with server_in(tmp_path, config) as server:
+        with pytest.raises(ConnectFailed) as caught:
+            await connect(settings_for(server, tls=tls), name="test", deadline=30)
+    assert str(caught.value).endswith(f"Authorization Violation, as the owner of certificate {ours.cert}")
+    assert "verify_and_map" in caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,9 @@ async def test_a_certificate_of_the_server_that_is_out_of_its_time_is_the_server
 
 
 async def test_a_key_that_is_refused_is_named_by_its_public_part_and_never_by_its_seed(tmp_path: Path) -> None:
-    known, ours = nkey(nkeys.PREFIX_BYTE_USER), nkey(nkeys.PREFIX_BYTE_USER)
+    known, ours = (
+        nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))) for _ in range(2)
+    )
     public_key, seed = ours.public_key.decode(), ours.seed.decode()
     async with server_in(tmp_path, f"authorization {{ users: [ {{ nkey: {known.public_key.decode()} }} ] }}") as server:
         auth = AuthSettings(nkey_seed_file=written(tmp_path / "seed", seed))
@@ -320,7 +330,7 @@ async def test_a_request_answers_refuses_or_fails_in_one_line(tmp_path: Path) ->
         with pytest.raises(RequestFailed, match=r"no answer within 0.2 s"):
             await request_json(client, "$JS.API.INFO", None, dict[str, object], deadline=0.2)
         server.resume()
-        jwt_like = base64.b64encode(b"{}")
+        jwt_like = b"e30="
         with pytest.raises(ApiError, match="10025"):
             await request_json(client, "$JS.API.STREAM.CREATE.U", jwt_like, dict[str, object], deadline=60)
 
@@ -377,6 +387,6 @@ async def test_a_stream_is_made_though_its_store_cannot_be_at_first(tmp_path: Pa
         in_the_way.parent.mkdir(exist_ok=True, parents=True)
         # The server removes it, as it would an empty directory, when it has failed.
         in_the_way.write_text("")
-        made = await create_stream(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, Any], deadline=60)
+        made = await create_stream(client, "$JS.API.STREAM.CREATE.S", {"name": "S"}, dict[str, object], deadline=60)
         assert made["did_create"] is True
         assert "Stream create failed" in server.log_path.read_text()

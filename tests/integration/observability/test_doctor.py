@@ -352,7 +352,7 @@ heartbeat = {{ interval = "5s", subject = "registration.heartbeat" }}
         ),
         "elsewhere.>: no stream of this account in domain eu-west has that subject": (
             "create the stream with the subject elsewhere.>, or correct target.prefix; or correct servers and auth: "
-            "nobody (no auth is set) may belong to another account than the stream"
+            "a user without auth may belong to another account than the stream"
         ),
     }
     stage.config_path.write_text(

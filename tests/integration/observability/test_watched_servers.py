@@ -1,6 +1,7 @@
 """What shows in the servers themselves: a certificate that expires, a version that is too old for a setting."""
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from edge_agent.observability import server_watch
 from shared.embedded import server as embedded_nats
 from shared.identifiers import AdvisoryKind
-from shared.nats.connection import TlsSettings, connect
+from shared.nats.connection import AuthSettings, TlsSettings, connect
 from shared.nats.jetstream_api import request_json
 from shared.nats.server_version import Version
 from shared.settings import FilePath
@@ -19,6 +20,8 @@ from tests.support.agent.agent_within import agent_within
 from tests.support.nats.certificates import Authority
 from tests.support.nats.older_server import OLDER, only_with_an_older_server
 from tests.support.nats.one_server import server_in, settings_for
+from tests.support.nats.operator_mode import OperatorMode
+from tests.support.topology.aggregator_command import muster
 from tests.support.waiting import until
 
 
@@ -65,6 +68,36 @@ async def test_a_certificate_about_to_expire_is_told_before_a_connection_fails(t
         finally:
             agent.end()
         await client.close()
+
+
+async def test_a_jwt_about_to_expire_is_told_by_agent_doctor_and_check(tmp_path: Path) -> None:
+    operator = OperatorMode()
+    path = operator.credentials(tmp_path / "user.creds", expires_at=int(time.time()) + 6 * 24 * 3600)
+    auth = f'auth.credentials_file = "{path}"\n'
+    settings = SETTINGS.replace("[stream.sender]", f"{auth}[stream.sender]").replace("[store]", f"{auth}[store]")
+    text = f"the user's JWT in credentials_file {path} expires in 5d 23h"
+    async with server_in(tmp_path, operator.config) as server:
+        connection = settings_for(server, AuthSettings(credentials_file=path))
+        async with await connect(connection, name="test", deadline=60) as client:
+            for name, subject in (("REGISTRATION", "registration.>"), ("FLEET", "fleet.>")):
+                body = {"name": name, "subjects": [subject]}
+                await request_json(client, f"$JS.API.STREAM.CREATE.{name}", body, dict, deadline=60)
+        config = tmp_path / "agent.toml"
+        config.write_text(settings.format(upstream=server.url, source=server.url, listen=""))
+        agent = AgentProcess(config)
+        try:
+            agent.start()
+            await until(shows(agent, "certificate_expires"), "the agent says it")
+            assert [each["text"] for each in await findings(agent, "certificate_expires")] == [
+                f"upstream and stream nodes: source: {text}"
+            ]
+        finally:
+            agent.end()
+        (tmp_path / "topology.toml").write_text(f'[hub]\nservers = ["{server.url}"]\n{auth}')
+        checked = await muster("check", "--json", "--config", tmp_path / "topology.toml")
+        assert [(each["name"], each["severity"], each["text"]) for each in json.loads(checked.stdout)] == [
+            ("expires", "WARNING", text)
+        ]
 
 
 @pytest.mark.provokes("server_too_old")

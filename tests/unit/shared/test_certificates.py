@@ -1,14 +1,19 @@
 """Until when a certificate is valid, read out of its bytes."""
 
+import base64
 import datetime as dt
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography import x509
 
-from edge_agent.observability.server_watch import expiry
 from shared.certificates import NotACertificate, certificates_in, valid_until
 from shared.instants import DAY, HOUR, SECOND
+from shared.nats.expiry import expiry
+from shared.nats.secrets import login
+from shared.nats.settings import AuthSettings
+from shared.settings import FilePath
 from tests.support.nats.certificates import Authority
 
 AT = 1_700_000_000 * SECOND
@@ -52,3 +57,22 @@ def test_people_are_told_fourteen_days_before() -> None:
     assert expiry("it", AT + 15 * DAY, AT) == ""
     assert expiry("it", AT + 13 * DAY + HOUR, AT) == "it expires in 13d 1h"
     assert expiry("it", AT - 2 * HOUR, AT) == "it has expired, 2h ago"
+
+
+@pytest.mark.parametrize(
+    ("claims", "until"),
+    [
+        ({"exp": 1_700_000_000}, 1_700_000_000 * SECOND),
+        ({}, 0),
+        ({"exp": 1 << 80}, 0),
+        ({"exp": "soon"}, 0),
+        ([[]], 0),
+        (None, 0),
+    ],
+)
+def test_the_end_of_a_jwt_is_read_from_its_claims(tmp_path: Path, claims: object, until: int) -> None:
+    payload = base64.urlsafe_b64encode(msgspec.json.encode(claims)).decode().rstrip("=")
+    path = tmp_path / "user.creds"
+    for token, end in ((f"e30.{payload}.sig", until), (f"e30.{payload[:3]}", 0), ("e30", 0), ("..", 0), ("a.*.b", 0)):
+        path.write_text(f"-----BEGIN NATS USER JWT-----\n{token}\n")
+        assert login(AuthSettings(credentials_file=FilePath(path))).valid_until == end
