@@ -17,6 +17,7 @@ import click
 from shared.tables import UNWRAPPED, Column, fit, stack, visible
 from shared.terminal import echo
 from shared.terminal import width as width_of_output
+from shared.whole_files import replacing
 
 T = TypeVar("T")
 
@@ -66,15 +67,12 @@ def whole_file(file: Path) -> Iterator[Path]:
 
     It is gone, too, where Ctrl-C or SIGTERM ends this. For the main thread of a command only.
     """
-    unfinished = file.absolute().with_name(f".{file.name}.{os.getpid()}")
     with terminable():
         try:
-            yield unfinished
-            unfinished.replace(file)
+            with replacing(file) as unfinished:
+                yield unfinished
         except OSError as error:
             raise click.ClickException(f"{file}: cannot be written: {error.strerror}") from error
-        finally:
-            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import base64
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +23,7 @@ from edge_agent.store.port import SetApartSum
 from edge_agent.store.read_only import StoreUnreadable
 from shared.sizes import format_size
 from shared.tables import Column, format_table
+from shared.whole_files import replacing
 
 PAGE_ROWS = 1_000
 _SECRET = 0o600
@@ -211,18 +211,11 @@ def export_outbox(target: Path, write: Callable[[IO[bytes]], int]) -> int:
         # A path without a name is a directory.
         if target.exists():
             raise StoreUnreadable(f"{target}: is there already; name a new file")
-        made = target.with_name(target.name + ".part")
-        # What lies there is of an export that was killed, or somebody's trap: its mode and its owner would stay.
-        made.unlink(missing_ok=True)
-        with closing(os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _SECRET), "wb")) as file:
-            try:
-                count = write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            except BaseException:
-                made.unlink(missing_ok=True)
-                raise
-        made.replace(target)
+        with replacing(target) as made, made.open("xb") as file:
+            made.chmod(_SECRET)
+            count = write(file)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
         raise StoreUnreadable(f"{target}: {error.strerror or error}") from error
     return count

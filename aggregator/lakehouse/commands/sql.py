@@ -101,11 +101,7 @@ def _write_file(open_anew: Callable[..., Tables], query: str, file: Path, timeou
     with whole_file(file) as unfinished, open_anew(output=unfinished) as tables:
 
         def write() -> int:
-            statement = tables.read_only_statement(query)
-            # Told before the query is run; and DuckDB would write beside a file that is there.
-            unfinished.touch()
-            unfinished.unlink()
-            return tables.write_parquet(statement, unfinished)
+            return tables.write_parquet(tables.read_only_statement(query), unfinished)
 
         count = run_watched(Watch(tables, timeout, unfinished), write)
     echo(f"{file}: {count:,} row{'' if count == 1 else 's'}, {format_size(file.stat().st_size)}", err=True)

@@ -15,6 +15,7 @@ from typing import Self
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.terminal import echo
+from shared.whole_files import discard
 
 STALLED_SECONDS = 60.0
 """Without an answer, and without work: DuckDB, all of whose threads wait, gets nowhere."""
@@ -74,7 +75,7 @@ class Watch:
     def _leave(self, reason: str) -> None:
         """End the process. Python would wait for the thread that never ends."""
         if self._unfinished is not None:
-            self._unfinished.unlink(missing_ok=True)
+            discard(self._unfinished.parent)
         echo(f"Error: {reason}", err=True)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,7 +2,8 @@
 
 import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+
+from shared.whole_files import replacing
 
 
 def default_cache() -> Path:
@@ -18,12 +19,6 @@ def default_cache() -> Path:
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:
     """Write a file so that another process sees all of it or none; make its directory. Raise OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, delete=False) as unfinished:
-        try:
-            unfinished.write(content)
-            unfinished.close()
-            Path(unfinished.name).chmod(mode)
-            Path(unfinished.name).replace(path)
-        except BaseException:
-            Path(unfinished.name).unlink(missing_ok=True)
-            raise
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)
+        unfinished.chmod(mode)

@@ -15,6 +15,7 @@ from aggregator.topology.render import server_config as names
 from aggregator.topology.render.keys import KeyKind, key_of, make_key
 from aggregator.topology.render.server_config import server_config
 from aggregator.topology.render.servers import Server
+from shared.whole_files import replacing
 
 if TYPE_CHECKING:
     from aggregator.topology.render.certificates import Pem
@@ -144,16 +145,10 @@ class RenderDirectory:
     def _write(self, path: Path, content: str | bytes, mode: int) -> None:
         """Write a file that is there whole or as it was, and whose mode is right from its first byte."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.with_name(f".{path.name}.new")
-        made.unlink(missing_ok=True)
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        try:
+        with replacing(path) as made:
+            descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
-            made.replace(path)
-        except BaseException:
-            made.unlink(missing_ok=True)
-            raise
         self.written.append(path)
 
 
