@@ -113,6 +113,9 @@ def check_config(config_path: Path | None, topology_path: Path | None) -> None:
         settings = config.load(config_path)
         echo(f"{config_path}: good")
         echo(f"  hub: {', '.join(settings.hub.servers)}; tables: {settings.lakehouse.path}", prose=True)
+        opened_by = settings.live.opened_by
+        readers = f"open to others by {opened_by}, with tokens" if opened_by else "for this machine only"
+        echo(f"  live service: {settings.live.listen}, {readers}", prose=True)
     if topology_path is not None:
         topology = topology_commands.load(topology_path)
         echo(f"{topology_path}: good")

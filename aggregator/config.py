@@ -119,14 +119,12 @@ class LiveSettings(Settings, frozen=True):
             raise ValueError(f"not an address and a port: {self.listen!r}, write for example 127.0.0.1:8480")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("tls_cert and tls_key belong together, one is missing")
-        if self.is_local:
-            return
-        if not (self.tls_cert or self.proxy):
+        if not (_is_local(self.address) or self.tls_cert or self.proxy):
             raise ValueError(
                 f"listen = {self.listen!r} is open to others: name tls_cert and tls_key, or the proxy that adds TLS"
             )
-        if not self.read_token_file:
-            raise ValueError(f"listen = {self.listen!r} is open to others: name a read_token_file")
+        if self.opened_by and not self.read_token_file:
+            raise ValueError(f"{self.opened_by} is open to others: name a read_token_file")
 
     @property
     def address(self) -> str:
@@ -138,12 +136,22 @@ class LiveSettings(Settings, frozen=True):
         return int(self.listen.rpartition(":")[2])
 
     @property
-    def is_local(self) -> bool:
-        """Tell whether only this machine can connect."""
-        try:
-            return self.address == "localhost" or ip_address(self.address).is_loopback
-        except ValueError:
-            return False
+    def opened_by(self) -> str:
+        """The setting that lets other machines connect, directly or through a proxy on this one; "" if none does."""
+        if not _is_local(self.address):
+            return f"listen = {self.listen!r}"
+        if self.proxy:
+            return f"proxy = {self.proxy!r}"
+        others = [name for name in self.hosts if not _is_local(name)]
+        return f"hosts = {others!r}" if others else ""
+
+
+def _is_local(host: str) -> bool:
+    """Return True if only this machine can connect to ``host``."""
+    try:
+        return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 class AggregatorSettings(Settings, frozen=True):

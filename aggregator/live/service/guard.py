@@ -35,6 +35,8 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _HASH = re.compile(r"[0-9a-f]{64}")
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+"""Headers by which a proxy says that it passes on a request of another client."""
 _LOCAL_NAMES = frozenset(("localhost", "127.0.0.1", "::1"))
 _MOST_TOKEN_BYTES = 1_024
 
@@ -95,6 +97,8 @@ class Guard:
         client = scope.get("client")
         if self._proxy and client is not None and not _is_from(client[0], self._proxy):
             return 403, "only the proxy that the settings name may connect"
+        if not self.asks_for_tokens and any(name in headers for name in _FORWARDED):
+            return 403, "a proxy opens this service to others: name it as proxy in [live], and a read_token_file"
         if scope["method"] not in ("GET", "HEAD") and not _is_same_origin(headers):
             return 403, "a request from another site is refused"
         is_open = scope["path"] in OPEN_PATHS or scope["path"].startswith(STATIC)

@@ -14,11 +14,13 @@ from urllib.parse import quote, unquote
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.datastructures import Headers
 
 from aggregator.config import LiveSettings
-from aggregator.live.service.guard import HEADERS
+from aggregator.live.service.guard import HEADERS, Guard
 from aggregator.live.service.server import MOST_READERS
 from shared.instants import MINUTE
+from shared.settings import FilePath
 from tests.integration.live.test_serve import now
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import DEADLINE, LiveService, serving
@@ -218,15 +220,41 @@ def test_many_who_ask_at_once_open_few_files(guarded: LiveService) -> None:
     assert sum(file.readlink().name == "live.db" for file in files) <= 1 + MOST_READERS
 
 
+def live_settings(given: Mapping[str, object]) -> LiveSettings:
+    return msgspec.convert(given, LiveSettings, dec_hook=lambda wanted, found: wanted(found))
+
+
+@pytest.mark.parametrize("name", ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP"])
+def test_no_proxy_opens_a_service_that_asks_for_no_token(tmp_path: Path, name: str) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{hashlib.sha256(READ.encode()).hexdigest()}\n")
+    scope = {"method": "GET", "path": "/api/v1/fleet", "client": ("127.0.0.1", 4711)}
+    here = {"host": "127.0.0.1:8480"}
+    opened = Guard(LiveSettings())
+    assert opened.refusal(scope, Headers(here)) is None
+    refusal = opened.refusal(scope, Headers(here | {name: "10.0.0.9"}))
+    assert refusal is not None
+    assert refusal[0] == 403
+    assert "read_token_file" in refusal[1]
+    guarded = Guard(LiveSettings(read_token_file=FilePath(tokens)))
+    assert guarded.refusal(scope, Headers(here | {name: "10.0.0.9"} | bearer(READ))) is None
+
+
 async def test_an_address_that_is_open_to_others_needs_tls_or_a_proxy_and_tokens(tmp_path: Path) -> None:
     for given, lacking in (
         ({"listen": "0.0.0.0:8480"}, "tls_cert"),
         ({"listen": "[::]:8480", "proxy": "10.0.0.1"}, "read_token_file"),
+        ({"proxy": "127.0.0.1"}, "proxy = '127.0.0.1' is open to others: name a read_token_file"),
+        ({"listen": "[::1]:8480", "proxy": "10.0.0.1", "tls_cert": "a", "tls_key": "b"}, "read_token_file"),
+        ({"hosts": ["muster.example.net"]}, r"hosts = \['muster.example.net'\] is open to others: name a read_token"),
+        ({"listen": "localhost:8480", "hosts": ["127.0.0.2", "10.0.0.1"]}, r"hosts = \['10.0.0.1'\] is open"),
         ({"listen": "127.0.0.1"}, "address and a port"),
         ({"tls_cert": "a"}, "tls_key"),
     ):
         with pytest.raises(msgspec.ValidationError, match=lacking):
-            msgspec.convert(given, LiveSettings, dec_hook=lambda wanted, found: wanted(found))
+            live_settings(given)
+    for given in ({}, {"hosts": ["localhost", "127.0.0.2", "[::1]"]}, {"proxy": "10.0.0.1", "read_token_file": "t"}):
+        live_settings(given)
     config = tmp_path / "aggregator.toml"
     config.write_text(
         '[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "x"\n[live]\nread_token_file = "t"\n'

@@ -67,11 +67,23 @@ def test_check_config_says_what_the_files_amount_to(tmp_path: Path) -> None:
     assert answer.stdout.splitlines() == [
         "aggregator.toml: good",
         f"  hub: nats://hub:4222; tables: {tmp_path / 'tables'}",
+        "  live service: 127.0.0.1:8480, for this machine only",
         "topology.toml: good",
         "  hub: nats://hub:4222; domain: its own",
         "  region eu-west in domain eu-west: dub1",
     ]
     assert "aggregator.toml" not in muster("check-config", "--topology", "topology.toml", cwd=tmp_path).stdout
+
+
+def test_check_config_says_what_opens_the_live_service_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "aggregator.toml"
+    file.write_text(AGGREGATOR + '[live]\nproxy = "127.0.0.1"\n')
+    answer = muster("check-config", cwd=tmp_path)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "proxy = '127.0.0.1' is open to others: name a read_token_file" in answer.stderr
+    file.write_text(file.read_text() + 'read_token_file = "readers"\n')
+    line = "  live service: 127.0.0.1:8480, open to others by proxy = '127.0.0.1', with tokens"
+    assert line in muster("check-config", cwd=tmp_path).stdout.splitlines()
 
 
 def test_check_config_without_any_file_says_what_to_do(tmp_path: Path) -> None:
