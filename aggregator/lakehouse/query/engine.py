@@ -41,6 +41,12 @@ from aggregator.lakehouse.warehouse.errors import TablesUnreadable, explained
 # A PIVOT is several statements in one.
 _READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 _BEGINNING = re.compile("select|with|from|values|table|pivot(_wider|_longer)?|unpivot|desc(ribe)?|show|summarize")
+_ROLLUP_ALONE = "writes, and the tables are written by rollup alone"
+_WRITERS = {
+    "copy": "writes files, which sql does not: --parquet does, and --format csv",
+    **dict.fromkeys(("delete", "insert", "merge", "truncate", "update"), _ROLLUP_ALONE),
+}
+"""The words of statements that may stand within one that reads, or behind its WITH, also in an EXPLAIN."""
 _ANALYZE = ("analyze", "analyse")
 _READERS = re.compile(
     "read_(blob|text|parquet|csv|csv_auto|(nd)?json(_objects)?(_auto)?)|parquet_[a-z_]+|sniff_csv|glob|query_table"
@@ -66,11 +72,9 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
             f"{name}() may do more than read the tables, so sql has no such function (is it a name of your own:"
             " call it otherwise)"
         )
-    if "copy" in words:
-        raise TablesUnreadable(
-            "COPY writes files, which sql does not: --parquet does, and --format csv (a column of that name must be"
-            " quoted)"
-        )
+    for word in words:
+        if word in _WRITERS:
+            raise TablesUnreadable(f"{word.upper()} {_WRITERS[word]} (a column of that name must be quoted)")
 
 
 def _words(sql: str) -> list[str]:

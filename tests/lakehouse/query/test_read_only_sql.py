@@ -54,6 +54,7 @@ def ask(lakehouse: SmallLakehouse, tmp_path: Path) -> Ask:
         "EXPLAIN (ANALYZE, FORMAT json) SELECT 1",
         f"EXPLAIN ANALYZE PIVOT {PIVOTED}",
         "EXPLAIN DESCRIBE outages",
+        "SELECT 'insert, update' AS \"delete\" -- merge",
     ],
 )
 def test_what_only_reads_is_answered(ask: Ask, query: str) -> None:
@@ -83,6 +84,22 @@ def test_what_only_reads_is_answered(ask: Ask, query: str) -> None:
             "FROM enable_logging('QueryLog', storage = 'file', storage_path = '{0}')",
             "enable_logging() may do more than read",
         ),
+        ("WITH a AS (INSERT INTO sender_intervals (site) VALUES ('x') RETURNING site) FROM a", "INSERT writes"),
+        ("EXPLAIN ANALYZE WITH a AS (SELECT 1) INSERT INTO sender_intervals (site) FROM a", "INSERT writes"),
+        (
+            "EXPLAIN (FORMAT json, ANALYZE) WITH a AS (FROM outages) /* a */ DELETE FROM sender_intervals",
+            "DELETE writes",
+        ),
+        ("WITH a AS (UPDATE sender_intervals SET site = 'x' RETURNING 1) SELECT 1", "UPDATE writes"),
+        (
+            "EXPLAIN WITH a AS (SELECT 1 AS b) MERGE INTO sender_intervals USING a ON b = 1 WHEN MATCHED THEN DELETE",
+            "MERGE writes",
+        ),
+        ("EXPLAIN ANALYZE WITH a AS (SELECT 1) TRUNCATE sender_intervals", "TRUNCATE writes"),
+        (f"WITH a AS (DELETE FROM sender_intervals RETURNING 1) PIVOT {PIVOTED}", "DELETE writes"),
+        ("WITH a AS (SELECT 1) INSERT INTO sender_intervals (site) FROM a", ROLLUP_ALONE),
+        ("/* a */ WITH a AS (SELECT 1) -- b\n DELETE FROM sender_intervals", ROLLUP_ALONE),
+        ("FROM sender_intervals; DELETE FROM sender_intervals", "one statement at a time"),
         ("EXPLAIN ANALYZE SET profiling_output = '{0}'", ROLLUP_ALONE),
     ],
 )
