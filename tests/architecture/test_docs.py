@@ -1,6 +1,7 @@
 """What the documents speak of is there: links, commands, targets, tables, the picture."""
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -124,3 +125,25 @@ def test_the_documented_unit_keeps_the_stores_directory_to_the_agent_and_its_gro
         r"^\[Unit\]\n.*?^```", (MANUAL / "howto" / "agent" / "install.md").read_text(), re.DOTALL | re.MULTILINE
     )
     assert {"User=muster-agent", "StateDirectory=muster-agent", "StateDirectoryMode=0750"} <= set(unit.splitlines())
+
+
+def documented_sql_unit() -> str:
+    page = (MANUAL / "howto" / "hub" / "sql-servers.md").read_text()
+    (unit,) = re.findall(r"^```ini\n(\[Service\]\n.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return str(unit)
+
+
+def test_the_documented_sql_server_is_hardened_as_the_packaged_units_are() -> None:
+    hardening = (ROOT / "packaging" / "aggregator" / "hardening.conf").read_text().splitlines()
+    wanted = {line for line in hardening if not line.startswith("#")}
+    assert len(wanted) > 20
+    assert wanted <= set(documented_sql_unit().splitlines())
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_systemd_finds_the_documented_sql_server_little_exposed(tmp_path: Path) -> None:
+    unit = tmp_path / "muster-sql.service"
+    unit.write_text(documented_sql_unit())
+    command = ["systemd-analyze", "security", "--offline=yes", "--threshold=15", str(unit)]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert judged.returncode == 0, judged.stdout + judged.stderr

@@ -82,6 +82,8 @@ def _take_place_of(local: Any, spark: SparkSession, hadoop: Any) -> None:
         java_class(spark, "org.apache.hadoop.fs.FileSystem").getLocal(configuration)
 
 
+_UMASK = "spark.hadoop.fs.permissions.umask-mode"
+"""Spark's setting for what nobody but the owner, or nobody else, may do with new files; of three octal digits."""
 _JAVA = (
     "-XX:+UseParallelGC",
     # A short run spent a third of its processor time on machine code that pays in long ones only: six times later.
@@ -161,6 +163,8 @@ def spark_properties(settings: SessionSettings) -> dict[str, str]:
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraJavaOptions": " ".join(("-Duser.timezone=UTC -Dderby.system.home=/nonexistent", *_JAVA)),
         "spark.log.level": "ERROR",
+        # Hadoop's own default is 022, whatever this process was given.
+        _UMASK: f"{_umask():03o}",
         # What is read ahead and what is committed meanwhile share the cores (``bronze/chunks.py``).
         "spark.scheduler.mode": "FAIR",
         "spark.ui.enabled": "false",
@@ -209,13 +213,25 @@ def spark_environment(settings: SessionSettings) -> dict[str, str]:
 
 
 def _prepare_environment(settings: SessionSettings) -> None:
-    """Tell the JVM and Python's workers which Java, which Python and which code: they inherit the environment."""
+    """Set what the JVM and Python's workers inherit: which Java, which Python and which code, and the umask.
+
+    Hadoop goes by its setting for files alone: directories, and files that Python writes, go by the process's umask.
+    """
+    umask = settings.extra.get(_UMASK, "")
+    if umask.isdecimal():
+        os.umask(int(umask, 8))
     code = _code_directory()
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ |= spark_environment(settings) | {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([code, *(path for path in paths if path and path != code)]),
     }
+
+
+def _umask() -> int:
+    """Return the umask of this process, without a moment in which it is another one."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.partition("\nUmask:")[2].split()[0], 8)
 
 
 def _code_directory() -> str:
