@@ -1,15 +1,20 @@
 """Every stream has room that is bounded, a region fills its own first, and who fills it is told of before."""
 
+import re
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from aggregator.topology.desired.model import DesiredStream, Place
+from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Found, Room, StreamState
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence
+from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 GIB = 1 << 30
@@ -126,3 +131,16 @@ def test_what_all_streams_of_a_place_hold_is_compared_with_what_its_servers_may(
 
 def test_nothing_is_said_where_nothing_is_bounded() -> None:
     assert judged("", (EU, "FLEET", 9_000 * GIB), rooms={EU: Room(9_000 * GIB)}) == []
+
+
+def test_the_packaged_topology_and_that_of_the_tutorial_bound_every_stream() -> None:
+    root = Path(__file__).parents[3]
+    packaged = (root / "packaging" / "aggregator" / "topology.toml").read_text()
+    page = (root / "docs" / "tutorial" / "first-site.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (shown,) = [block for block in blocks if "[[region]]" in block]
+    for text in (packaged, shown):
+        wanted = parse_settings(text, TopologySettings, root / "topology.toml")
+        bounds = {each.name: each.config["max_bytes"] for each in desired(wanted) if isinstance(each, DesiredStream)}
+        assert {"ARCHIVE", "REPORT", "FLEET"} <= bounds.keys()
+        assert all(bounds[name] > 0 for name in ("ARCHIVE", "REPORT", "FLEET"))
