@@ -36,7 +36,7 @@ from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.unchanged import position_if_unchanged, reached_by_all, tables_at
 from aggregator.lakehouse.warehouse import commits, provision
-from aggregator.lakehouse.warehouse.catalog import check_reachable
+from aggregator.lakehouse.warehouse.catalog import check_ours, check_reachable
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
 from aggregator.lakehouse.warehouse.upkeep import Upkeep, is_due, maintain
@@ -130,9 +130,10 @@ def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -
     """Do without Spark what a run would do that finds nothing new; None where it would find something.
 
     No lock is needed, for nothing is written: where another job writes, tables are not as they were recorded. Raise
-    ConnectFailed, ReadFailed, Refused.
+    ConnectFailed, ReadFailed, Refused, TablesUnreadable.
     """
     began = time.monotonic()
+    check_ours(warehouse(settings), settings.lakehouse.catalog)
     # Before the hub is looked at, which only grows meanwhile.
     position = position_if_unchanged(warehouse(settings), settings.lakehouse)
     if position is None:

@@ -13,6 +13,8 @@ from aggregator.config import AggregatorSettings, LakehouseSettings
 from aggregator.lakehouse.commands.read_only import trust_option, trusts_catalog
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.definition import NAMESPACE
+from aggregator.lakehouse.warehouse.catalog_settings import catalog_file, warehouse_url
+from aggregator.lakehouse.warehouse.local_paths import local_path
 from shared.command_group import examples
 from shared.system_errors import reason_of
 from shared.terminal import echo
@@ -82,7 +84,7 @@ def _check_user(lakehouse: LakehouseSettings) -> None:
             "serve-sql runs the code of its clients: start it as a user of its own, who can only read the tables, not"
             " as root"
         )
-    for path in _places(Path(lakehouse.path)):
+    for path in _places(lakehouse):
         if os.access(path, os.W_OK) or path.stat().st_uid == os.geteuid():
             raise click.ClickException(
                 f"{path} belongs to this user, or may be written by it, and so by every client: start serve-sql as a"
@@ -95,13 +97,17 @@ def _check_user(lakehouse: LakehouseSettings) -> None:
         )
 
 
-def _places(warehouse: Path) -> Iterator[Path]:
-    """Give what stands for the tables: their directory, the catalog, and the places of each table's files."""
-    for path in (warehouse, warehouse / "catalog.db", warehouse / NAMESPACE):
+def _places(lakehouse: LakehouseSettings) -> Iterator[Path]:
+    """Yield the directories and files of this machine that make up the tables and their catalog."""
+    warehouse = Path(lakehouse.path)
+    url = warehouse_url(warehouse, lakehouse.catalog)
+    tables = local_path(f"{url}/{NAMESPACE}")
+    parts = (warehouse, catalog_file(warehouse), *((Path(tables).parent, Path(tables)) if tables else ()))
+    for path in parts:
         if path.exists():
             yield path
-    for depth in ("*", "*/*", "*/metadata/*"):
-        yield from (warehouse / NAMESPACE).glob(depth)
+    for depth in ("*", "*/*", "*/metadata/*") if tables else ():
+        yield from Path(tables or "").glob(depth)
 
 
 def _token(file: Path) -> str:

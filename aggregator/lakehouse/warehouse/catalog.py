@@ -1,4 +1,4 @@
-"""Open the catalog without Java, and say in one line what is wrong where that fails."""
+"""Access to the catalog without Java, with one line for each way in which that fails."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,14 +9,15 @@ from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NotInstalledError, RESTError
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DatabaseError, ProgrammingError, SQLAlchemyError
 
 from aggregator.catalog_settings import ON_S3, CatalogSettings
 from aggregator.lakehouse.tables.definition import NAMESPACE
-from aggregator.lakehouse.warehouse.catalog_file import check_catalog_file
+from aggregator.lakehouse.warehouse.catalog_file import REMEDY, named_tables
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, SecretUnreadable, catalog_file, python_catalog
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
+from aggregator.lakehouse.warehouse.place import Place, name_of_catalog, tables_place
 
 _NO_SUCH_TABLE = "42P01"
 """PostgreSQL's code for a database in which no catalog was ever made."""
@@ -25,29 +26,55 @@ _MAY_NOT_LIST = "ACCESS_DENIED"
 """What pyarrow calls a store's refusal."""
 
 
-def check_reachable(warehouse: Path, settings: CatalogSettings, *, read_only: bool = False) -> None:
-    """Raise TablesUnreadable where a catalog or a store cannot be had, or a catalog's file is damaged: one line, before
-    Spark's pages.
+_NAMED = text(
+    "SELECT table_name, metadata_location FROM iceberg_tables"
+    " WHERE catalog_name = :catalog AND table_namespace = :namespace"
+)
 
-    ``read_only``: a store may refuse to list what it has. Who writes the tables needs that, to remove files.
+
+def check_reachable(warehouse: Path, settings: CatalogSettings, *, read_only: bool = False) -> None:
+    """Raise TablesUnreadable if the catalog or the store cannot be used: one line, before Spark's pages.
+
+    ``read_only``: a store may refuse to list its files. A writer must list them, to remove some, and must pass
+    ``check_ours``.
     """
-    if settings.type == "sqlite":
-        check_catalog_file(warehouse)
-    else:
+    if settings.type == "rest":
         with _errors_in_words(f"the catalog at {settings.uri}"):
-            properties = python_catalog(warehouse, settings)
-            if settings.type == "postgresql":
-                create_engine(properties["uri"]).connect().close()
-            else:
-                load_catalog(CATALOG, **properties).close()
-    # A REST catalog may have the credentials for its store, and give them out with each table.
-    if settings.type != "rest" and settings.warehouse.startswith(ON_S3):
+            load_catalog(CATALOG, **python_catalog(warehouse, settings)).close()
+        # It may have the credentials for its store, and give them out with each table.
+        return
+    if settings.warehouse.startswith(ON_S3):
         with _errors_in_words(f"the warehouse {settings.warehouse}"):
             try:
                 _find_bucket(settings.warehouse, python_catalog(warehouse, settings))
             except OSError as error:
                 if not (read_only and _MAY_NOT_LIST in str(error)):
                     raise
+    if read_only:
+        _named(warehouse, settings)
+    else:
+        check_ours(warehouse, settings)
+
+
+def check_ours(warehouse: Path, settings: CatalogSettings) -> None:
+    """Raise TablesUnreadable unless a job of these settings may write the tables and sweep orphaned files.
+
+    Refused are a catalog that was lost, tables that lie elsewhere than the settings say, as those that a copy names,
+    and tables that another catalog owns.
+    """
+    named = _named(warehouse, settings)
+    with _places(warehouse, settings) as place:
+        if place is not None:
+            _check_lost(warehouse, settings, place, named)
+            place.check(name_of_catalog(warehouse, settings), named)
+
+
+def claim(warehouse: Path, settings: CatalogSettings) -> None:
+    """Record next to the tables that this catalog owns them; raise TablesUnreadable."""
+    if _named(warehouse, settings):
+        with _places(warehouse, settings) as place:
+            if place is not None:
+                place.claim(name_of_catalog(warehouse, settings))
 
 
 def open_catalog(warehouse: Path, settings: CatalogSettings) -> tuple[Catalog, list[str]]:
@@ -55,13 +82,12 @@ def open_catalog(warehouse: Path, settings: CatalogSettings) -> tuple[Catalog, l
     file = catalog_file(warehouse)
     if settings.type == "sqlite":
         place, what = str(warehouse), str(file)
+        _check_copy(warehouse, settings)
     else:
         place = what = f"the catalog at {settings.uri}"
     none_yet = TablesUnreadable(f"there are no tables in {place} yet: run muster-aggregator rollup first")
-    if settings.type == "sqlite":
-        check_catalog_file(warehouse)
-        if not file.exists() or not file.stat().st_size:
-            raise none_yet
+    if settings.type == "sqlite" and (not file.exists() or not file.stat().st_size):
+        raise none_yet
     with _errors_in_words(what):
         catalog = load_catalog(CATALOG, **python_catalog(warehouse, settings))
         try:
@@ -93,6 +119,54 @@ def _find_bucket(url: str, properties: Mapping[str, str]) -> None:
     with suppress(OSError):
         if store.get_file_info(bucket).type is FileType.NotFound:
             raise TablesUnreadable(f"there is no bucket {bucket}: make it first, or mend [lakehouse.catalog]")
+
+
+def _named(warehouse: Path, settings: CatalogSettings) -> Mapping[str, str]:
+    """Return the URLs of metadata files by the names of tables and views; raise TablesUnreadable."""
+    if settings.type == "sqlite":
+        return named_tables(catalog_file(warehouse))
+    with _errors_in_words(f"the catalog at {settings.uri}"):
+        engine = create_engine(python_catalog(warehouse, settings)["uri"])
+        try:
+            with engine.connect() as connection:
+                found = connection.execute(_NAMED, {"catalog": CATALOG, "namespace": NAMESPACE})
+                return {row.table_name: row.metadata_location for row in found}
+        except ProgrammingError as error:
+            if getattr(error.orig, "pgcode", None) != _NO_SUCH_TABLE:
+                raise
+            return {}
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _places(warehouse: Path, settings: CatalogSettings) -> Iterator[Place | None]:
+    """Yield the place of the tables; raise TablesUnreadable in one line if it cannot be used meanwhile."""
+    with _errors_in_words("the place of the tables ([lakehouse] path, or warehouse of [lakehouse.catalog])"):
+        yield tables_place(warehouse, settings)
+
+
+def _check_lost(warehouse: Path, settings: CatalogSettings, place: Place, named: Mapping[str, str]) -> None:
+    """Raise TablesUnreadable if a catalog names no table though there are tables with rows: it is no first run."""
+    if named or not place.has_rows():
+        return
+    if settings.type == "sqlite":
+        what, remedy = str(catalog_file(warehouse)), REMEDY
+    else:
+        what, remedy = f"the catalog at {settings.uri}", "restore it from its own backup, or name another warehouse"
+    raise TablesUnreadable(f"{what} names no table, but {place.url} holds tables with rows: {remedy}")
+
+
+def _check_copy(warehouse: Path, settings: CatalogSettings) -> None:
+    """Raise TablesUnreadable if the file was lost, or if it would have a reader of a copy read the original."""
+    named = _named(warehouse, settings)
+    with _places(warehouse, settings) as place:
+        if place is None:
+            return
+        _check_lost(warehouse, settings, place, named)
+        table, metadata = next(iter(named.items()), (None, ""))
+        if table is not None and place.within(metadata) is None and place.has_rows():
+            place.check(name_of_catalog(warehouse, settings), {table: metadata})
 
 
 @contextmanager

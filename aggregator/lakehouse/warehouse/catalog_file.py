@@ -1,31 +1,29 @@
-"""Look whether the SQLite file that names the tables is whole, and make it anew from the tables' own metadata.
+"""The SQLite file that names the tables: checks of it, and a new one from the metadata of the tables.
 
-The file is small, and all that it knows is which of a table's metadata files is the newest. A table without it is
-there, but nobody finds it: to take that for a first run would read the archive from its start into a new one, and what
-the archive has let go, and what was imported, would be gone.
+All that the file holds is which of a table's metadata files is the newest. Without it the tables are there, but nothing
+finds them: a rollup that took this for a first run would read the archive from its start into new tables, and what the
+archive has deleted since, and what was imported, would be lost.
 """
 
 import fcntl
-import gzip
-import json
-import os
-import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from aggregator.lakehouse.tables.definition import NAMESPACE
 from aggregator.lakehouse.tables.schemas import TABLES
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, LOCK_FILE, catalog_file
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
-from aggregator.lakehouse.warehouse.local_paths import local_path
+from aggregator.lakehouse.warehouse.place import REBUILD, Place, name_of_catalog, tables_place
+from aggregator.lakehouse.warehouse.relocation import Metadata, parsed, relocate
+from shared.whole_files import replacing
 
-REMEDY = "muster-aggregator rebuild-catalog makes it anew from the tables' own metadata"
+REMEDY = f"{REBUILD} makes it anew from the tables' own metadata"
 _SECONDS = 60.0
-_VERSION = re.compile(r"(\d+)-.*\.metadata\.json")
 _SCHEMA = """
 CREATE TABLE iceberg_tables(catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL,
   table_name VARCHAR(255) NOT NULL, metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000),
@@ -37,69 +35,23 @@ CREATE TABLE iceberg_namespace_properties(catalog_name VARCHAR(255) NOT NULL, na
 
 
 class Rebuilt(NamedTuple):
-    """What a new catalog names, and which metadata files could not be read; ``kept`` is where the old one is."""
+    """The result of a rebuild: the tables that the new catalog names, those of them whose paths were rewritten,
+    unreadable metadata files, and the path of the old catalog, None if there was none.
+    """
 
     tables: list[str]
-    unreadable: list[Path]
+    relocated: list[str]
+    unreadable: list[str]
     kept: Path | None
 
 
-class _Metadata(NamedTuple):
-    version: int
-    written_at: int
-    location: str
+def named_tables(file: Path) -> Mapping[str, str]:
+    """Return the URLs of metadata files by the names of the tables and views that a catalog's file names.
 
-
-def check_catalog_file(warehouse: Path) -> None:
-    """Raise TablesUnreadable where the file is damaged, or names no table though tables with rows are there."""
-    file = catalog_file(warehouse)
-    if not (_names_a_table(file) if file.exists() else False) and _has_rows(warehouse):
-        raise TablesUnreadable(f"{file} names no table, but {warehouse / NAMESPACE} holds tables with rows: {REMEDY}")
-
-
-def rebuild(warehouse: Path) -> Rebuilt:
-    """Make the file anew, while no job is at work; the old one is kept beside it.
-
-    Raise TablesUnreadable where there is nothing to name, or what is there is named by other paths; AlreadyRunning.
+    Raise TablesUnreadable if the file is damaged.
     """
-    file, tables = catalog_file(warehouse), warehouse / NAMESPACE
-    unreadable: list[Path] = []
-    nothing = TablesUnreadable(f"there are no tables in {tables}: nothing to make a catalog of")
-    if not tables.is_dir():
-        raise nothing
-    with (warehouse / LOCK_FILE).open("ab") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyRunning(
-                f"another job is at work on the tables in {warehouse}: wait for it, or end it"
-            ) from error
-        # Not before: what a job has just written would be named by its state before that.
-        found = {table.name: _newest(tables / table.name, unreadable) for table in TABLES}
-        rows = [
-            (CATALOG, NAMESPACE, name, newest.location, None, "TABLE")
-            for name, newest in found.items()
-            if newest is not None
-        ]
-        if not rows:
-            raise nothing
-        made = file.with_name(f"{file.name}.{os.getpid()}")
-        made.unlink(missing_ok=True)
-        try:
-            with closing(sqlite3.connect(made)) as catalog, catalog:
-                catalog.executescript(_SCHEMA)
-                catalog.executemany("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, ?, ?)", rows)
-                exists = (CATALOG, NAMESPACE, "exists", "true")
-                catalog.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", exists)
-            kept = _put_aside(file)
-            made.replace(file)
-        finally:
-            made.unlink(missing_ok=True)
-    return Rebuilt([row[2] for row in rows], unreadable, kept)
-
-
-def _names_a_table(file: Path) -> bool:
-    """Tell whether a catalog names any table; raise TablesUnreadable where it is damaged."""
+    if not file.exists():
+        return {}
     try:
         with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=_SECONDS)) as catalog:
             (verdict,) = catalog.execute("PRAGMA quick_check(1)").fetchone()
@@ -107,51 +59,77 @@ def _names_a_table(file: Path) -> bool:
                 raise TablesUnreadable(f"{file} cannot be read: {verdict.splitlines()[-1]}: {REMEDY}")
             known = "SELECT count(*) FROM sqlite_master WHERE name = 'iceberg_tables'"
             if not catalog.execute(known).fetchone()[0]:
-                return False
-            named = "SELECT count(*) FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ?"
-            return bool(catalog.execute(named, (CATALOG, NAMESPACE)).fetchone()[0])
+                return {}
+            named = (
+                "SELECT table_name, metadata_location FROM iceberg_tables"
+                " WHERE catalog_name = ? AND table_namespace = ?"
+            )
+            return dict(catalog.execute(named, (CATALOG, NAMESPACE)))
     except sqlite3.OperationalError as error:
         raise TablesUnreadable(f"{file} cannot be read: {error}") from error
     except sqlite3.DatabaseError as error:
         raise TablesUnreadable(f"{file} cannot be read: {error}: {REMEDY}") from error
 
 
-def _has_rows(warehouse: Path) -> bool:
-    places = (warehouse / NAMESPACE / table.name / "data" for table in TABLES)
-    return any(next(place.rglob("*.parquet"), None) is not None for place in places)
+def rebuild(warehouse: Path, settings: CatalogSettings = FILE_BESIDE_THE_TABLES) -> Rebuilt:
+    """Make the file again, while no job is at work; the old one is kept next to it.
+
+    Tables that are a copy of others are relocated: the new catalog names files of the copy only. Raise TablesUnreadable
+    if there is nothing to name, the copy lacks files or another catalog owns the tables; AlreadyRunning; OSError;
+    SecretUnreadable.
+    """
+    file, place = catalog_file(warehouse), tables_place(warehouse, settings)
+    if place is None:
+        raise TablesUnreadable(f"the tables in {settings.warehouse} can be read by Java only: restore {file}")
+    nothing = TablesUnreadable(f"there are no tables in {place.url}: nothing to make a catalog of")
+    if not any(True for table in TABLES for _ in place.metadata(table.name)):
+        raise nothing
+    # With its warehouse elsewhere, the whole directory may be lost.
+    warehouse.mkdir(parents=True, exist_ok=True)
+    with (warehouse / LOCK_FILE).open("ab") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyRunning(
+                f"another job is at work on the tables in {warehouse}: wait for it, or end it"
+            ) from error
+        # Under the lock: a job writes new metadata.
+        unreadable: list[str] = []
+        found = {table.name: _newest(place, table.name, unreadable) for table in TABLES}
+        tables = {name: newest for name, newest in found.items() if newest is not None}
+        if not tables:
+            raise nothing
+        copied = [name for name, newest in tables.items() if not place.is_of(name, newest.location)]
+        owner = name_of_catalog(warehouse, settings)
+        if not copied:
+            place.check_owner(owner)
+        located = {name: newest.url for name, newest in tables.items()}
+        located |= {name: relocate(place, name, tables[name]) for name in copied}
+        with replacing(file) as made:
+            with closing(sqlite3.connect(made)) as catalog, catalog:
+                catalog.executescript(_SCHEMA)
+                rows = [(CATALOG, NAMESPACE, name, url, None, "TABLE") for name, url in located.items()]
+                catalog.executemany("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, ?, ?)", rows)
+                exists = (CATALOG, NAMESPACE, "exists", "true")
+                catalog.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", exists)
+            place.claim(owner)
+            kept = _put_aside(file)
+    return Rebuilt(list(located), copied, unreadable, kept)
 
 
-def _newest(directory: Path, unreadable: list[Path]) -> _Metadata | None:
-    """Give the newest metadata file of a table that can be read; name those that cannot and would come before it."""
-    versions = list(_versions(directory / "metadata"))
+def _newest(place: Place, table: str, unreadable: list[str]) -> Metadata | None:
+    """Return the newest readable metadata of a table; add the files that are newer and unreadable to ``unreadable``."""
+    versions = list(place.metadata(table))
     for version in sorted({version for version, _ in versions}, reverse=True):
         found = []
         for path in (path for each, path in versions if each == version):
             try:
-                described = json.loads(
-                    gzip.decompress(data) if (data := path.read_bytes())[:2] == b"\x1f\x8b" else data
-                )
-                location = described["location"].rstrip("/")
-                assert "table-uuid" in described
-                found.append(_Metadata(version, described["last-updated-ms"], f"{location}/metadata/{path.name}"))
-            except (OSError, EOFError, ValueError, KeyError, TypeError, AssertionError):
+                found.append(parsed(place, table, version, path))
+            except (OSError, EOFError, ValueError):
                 unreadable.append(path)
-                continue
-            if local_path(location) != str(directory):
-                raise TablesUnreadable(
-                    f"{path} is of the table at {location}: tables are found at the path at which they were made, so"
-                    " bring them back there"
-                )
         if found:
             return max(found, key=lambda each: each.written_at)
     return None
-
-
-def _versions(directory: Path) -> Iterator[tuple[int, Path]]:
-    for path in directory.glob("*.metadata.json"):
-        version = _VERSION.fullmatch(path.name)
-        if version is not None:
-            yield int(version[1]), path
 
 
 def _put_aside(file: Path) -> Path | None:

@@ -42,8 +42,8 @@ def spark_catalog(warehouse: Path, catalog: CatalogSettings, *, read_only: bool 
         # Another process may commit at any time; a cached table would hide it.
         "cache-enabled": "false",
         "default-namespace": NAMESPACE,
-        **_place(warehouse, catalog),
         **catalog.properties,
+        **_place(warehouse, catalog),
     }
     if catalog.type != "rest":
         if not properties["warehouse"].startswith("file:"):
@@ -73,7 +73,7 @@ def jdbc_access(catalog: CatalogSettings) -> tuple[str, dict[str, str]]:
 def python_catalog(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
     """Give pyiceberg's properties, secrets and all; raise SecretUnreadable. SQLite's catalog is opened to be read."""
     secrets = {name: _secret(f"secrets.{name}", file) for name, file in catalog.secrets.items()}
-    properties = {**_place(warehouse, catalog), **catalog.properties, **secrets}
+    properties = {**catalog.properties, **_place(warehouse, catalog), **secrets}
     if catalog.type == "rest":
         return {"type": "rest", "uri": catalog.uri, **properties}
     # Without init_catalog_tables a catalog is only read.
@@ -84,12 +84,16 @@ def python_catalog(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
     return {"uri": f"sqlite:///file:{file}?mode=ro&timeout={_BUSY_SECONDS}&uri=true", **properties}
 
 
+def warehouse_url(warehouse: Path, catalog: CatalogSettings) -> str:
+    """Return the URL below which a catalog puts tables; "" for a REST catalog that goes by its own settings."""
+    place = catalog.warehouse or ("" if catalog.type == "rest" else str(warehouse.absolute()))
+    place = catalog.properties.get("warehouse", place)
+    return f"file://{place}" if place.startswith("/") else place
+
+
 def _place(warehouse: Path, catalog: CatalogSettings) -> dict[str, str]:
-    """Say where the files are; a REST catalog that is not told goes by what it was set up with."""
-    place = catalog.warehouse or ("" if catalog.type == "rest" else str(warehouse))
-    if not place:
-        return {}
-    return {"warehouse": f"file://{place}" if place.startswith("/") else place}
+    url = warehouse_url(warehouse, catalog)
+    return {"warehouse": url} if url else {}
 
 
 def _jdbc_url(warehouse: Path, catalog: CatalogSettings) -> str:

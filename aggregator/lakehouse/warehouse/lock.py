@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from aggregator.catalog_settings import CatalogSettings
+from aggregator.lakehouse.warehouse.catalog import check_ours, claim
 from aggregator.lakehouse.warehouse.catalog_settings import LOCK_FILE, jdbc_access
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
@@ -52,6 +53,8 @@ def alone(
 ) -> Iterator[None]:
     """Hold the locks of ``warehouse``; raise AlreadyRunning when another holds one for ``deadline`` seconds.
 
+    Raise TablesUnreadable if the tables are not these settings' to write (``check_ours``).
+
     Who leaves while the JVM may still be at work, and commit, leaves the locks to it: they end with the process.
     """
     jvm: Any = spark._jvm  # noqa: SLF001 - the only way to the process that commits
@@ -65,7 +68,9 @@ def alone(
             held.append(connection)
             what = f"the lock of the catalog at {catalog.uri}"
             _wait(lambda: _try_lock_there(connection), what, deadline, progress, check)
+        check_ours(warehouse, catalog)
         yield
+        claim(warehouse, catalog)
     except (KeyboardInterrupt, Py4JNetworkError, ConnectionError):
         # Nobody waited for the answer to the last call.
         is_at_work = True

@@ -117,7 +117,7 @@ def test_the_newest_metadata_that_can_be_read_is_taken(small: SmallLakehouse) ->
     half_written = metadata / "00099-killed.metadata.json"
     half_written.write_bytes(newest.read_bytes()[:100])
     made = rebuild(small.warehouse)
-    assert made.unreadable == [half_written]
+    assert made.unreadable == [str(half_written)]
     with open_tables(small.warehouse) as tables:
         assert tables.rows("SELECT count(*) FROM sender_intervals") == [(1,)]
 
