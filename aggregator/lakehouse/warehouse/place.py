@@ -143,7 +143,8 @@ def tables_place(warehouse: Path, settings: CatalogSettings) -> Place | None:
     if local is not None:
         return Place(url, LocalFileSystem(), local)
     scheme, bucket, path = PyArrowFileIO.parse_location(url)
-    with suppress(ValueError):
+    # pyarrow does not know the scheme, or lacks a library for it.
+    with suppress(ValueError, OSError, ImportError):
         return Place(url, PyArrowFileIO(python_catalog(warehouse, settings)).fs_by_scheme(scheme, bucket), path)
     return None
 

@@ -301,6 +301,16 @@ def test_parquet_keeps_the_types_and_is_there_whole_or_not_at_all(ask: Ask, tmp_
     assert [path.name for path in tmp_path.iterdir() if "parquet" in path.name] == ["days.parquet"]
 
 
+def test_parquet_is_not_written_through_a_planted_link(ask: Ask, tmp_path: Path) -> None:
+    file, precious = tmp_path / "days.parquet", tmp_path / "precious"
+    precious.write_text("somebody's")
+    (tmp_path / f".{file.name}.{os.getpid()}").symlink_to(precious)
+    file.symlink_to(precious)
+    assert ask("SELECT 1 AS one", "--parquet", str(file)).exit_code == 0
+    assert parquet.read_table(file).to_pylist() == [{"one": 1}]
+    assert (file.is_symlink(), precious.read_text()) == (False, "somebody's")
+
+
 def test_a_prompt_answers_statement_by_statement_and_goes_on_behind_a_mistake(ask: Ask) -> None:
     typed = "SELECT count(*) AS n\nFROM outages;\nSELCT 1;\n\nSELECT site FROM outages;\nexit\nSELECT 2 AS never;\n"
     answered = ask(None, stdin=typed)

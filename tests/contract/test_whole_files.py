@@ -1,0 +1,41 @@
+"""A file that replaces another is there whole or as it was, and is written through no link of another user."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from shared.whole_files import replacing
+
+
+def test_a_file_takes_the_place_of_another_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("of yesterday")
+    with replacing(file) as unfinished:
+        unfinished.write_text("of today")
+        assert file.read_text() == "of yesterday"
+        assert stat.S_IMODE(unfinished.parent.stat().st_mode) == 0o700
+        assert unfinished.parent.parent == tmp_path
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"report.html": "of today"}
+
+
+def test_a_file_stays_as_it_was_if_the_new_one_fails(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("of yesterday")
+    with pytest.raises(FileNotFoundError), replacing(file) as unfinished:
+        unfinished.with_name("never written").replace(unfinished)
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {"report.html": "of yesterday"}
+
+
+@pytest.mark.parametrize("name", [".{file}.{pid}", "{file}.{pid}", "{file}.part", ".{file}.new", "{file}"])
+def test_a_planted_link_is_not_followed(tmp_path: Path, name: str) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("somebody's")
+    file = tmp_path / "report.html"
+    link = tmp_path / name.format(file=file.name, pid=os.getpid())
+    link.symlink_to(precious)
+    with replacing(file) as unfinished:
+        unfinished.write_text("of today")
+    assert (file.read_text(), file.is_symlink()) == ("of today", False)
+    assert precious.read_text() == "somebody's"
