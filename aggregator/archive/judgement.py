@@ -21,6 +21,7 @@ from shared.policy import (
     ForwardSender,
     RetireSender,
     Revision,
+    Scope,
     decode_revision,
     parse_policy_subject,
 )
@@ -33,6 +34,8 @@ CHORIA_BLOCK = "choria"
 LONGEST_INCARNATION = 64
 """In letters: what is longer is none, and would be kept with each block."""
 
+_LONGEST_SUBJECT = 512
+"""Longer subjects, which no agent uses, are parsed for each message and not kept."""
 _SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -91,6 +94,21 @@ def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | No
     if not choria_region or text.split(".", 1)[0] == ROOT or parse_policy_subject(text) is not None:
         return None
     return AdvisorySubject(None, choria_region, None, CHORIA_BLOCK)
+
+
+def named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
+    """Return whose advisory, watermark or revision the messages on a subject are; None where they are none of these."""
+    find = _named_by if len(subject) <= _LONGEST_SUBJECT else _named_by.__wrapped__
+    return find(subject, choria_region)
+
+
+@lru_cache(maxsize=200_000)
+def _named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
+    text = subject.decode(errors="backslashreplace")
+    ours = parse_subject(text)
+    if ours is not None and ours.record_type is RecordType.WATERMARK:
+        return ours.block_id
+    return advisory_subject(subject, choria_region) or parse_policy_subject(text)
 
 
 def judged_advisory(payload: bytes, named: AdvisorySubject, earliest: int) -> AdvisoryBody | QuarantineReason:

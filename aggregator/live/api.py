@@ -28,6 +28,8 @@ class UnknownReason(StrEnum):
 
     HUB_BEHIND = "hub_behind"
     """This service has not read yet what the hub's archive holds, or cannot reach the hub."""
+    HUB_CLOCK = "hub_clock"
+    """The hub's clock was set back: it is behind the time at which the archive stored messages before."""
     REGION_BEHIND = "region_behind"
     """The hub's archive does not get what the region's stream holds: its source is late, broken or not there."""
     CONTESTED = "contested"
@@ -156,7 +158,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     """The whole. ``trust`` says in one line how far it can be believed.
 
     ``sequence`` is the archive's last message that is in it, ``archive_sequence`` the last one there is;
-    ``known_until_us`` is the earliest of the blocks that are known now, 0 where none is.
+    ``known_until_us`` is the earliest of the blocks that are known now, 0 where none is. The hub's clock is
+    ``hub_clock_behind_us`` behind what the archive holds, and was set back ``hub_clock_steps`` times.
     """
 
     counts: Counts
@@ -167,6 +170,8 @@ class FleetView(msgspec.Struct, frozen=True, kw_only=True):
     archive_sequence: int
     now_us: int
     known_until_us: int
+    hub_clock_behind_us: int = 0
+    hub_clock_steps: int = 0
     trust: str
 
 

@@ -18,6 +18,7 @@ import nats.errors
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
+from aggregator.archive.hub_clock import SMALLEST_STEP
 from aggregator.archive.reader import PAUSES as ELECTION_PAUSES
 from aggregator.archive.reader import batches_of
 from aggregator.config import Reading
@@ -189,8 +190,8 @@ class Feed:
                 raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
             self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
         info = await self._checked(client, info)
-        await self._check_past(client, self.fleet.sequence, self.fleet.known_through)
-        self._look(info)
+        await self._check_past(client, self.fleet.sequence, self.fleet.stamped_through)
+        self._look(info, self.fleet.known_through)
 
     def _origin_in(self, info: _Info) -> Origin:
         return Origin(self._stream, parse_instant(info.created), self._choria_region)
@@ -201,7 +202,7 @@ class Feed:
         A server that has just come to lead the archive may have something still to take: it is asked again, until it
         has, or stays behind, or holds other messages.
         """
-        sequence, known_through = self.fleet.sequence, self.fleet.known_through
+        sequence, stamped_through = self.fleet.sequence, self.fleet.stamped_through
         pauses = list(ELECTION_PAUSES)
         while self._origin_in(info) == self._origin:
             if info.state.last_seq >= sequence:
@@ -210,11 +211,11 @@ class Feed:
                 raise AnotherArchive(f"{self._stream} ends before what was read: it was restored from an older copy")
             await asyncio.sleep(pauses.pop(0))
             info = await self._info(client)
-            await self._check_past(client, sequence, known_through)
+            await self._check_past(client, sequence, stamped_through)
         raise AnotherArchive(f"{self._stream} was created again")
 
-    async def _check_past(self, client: DirectClient, sequence: int, known_through: int) -> None:
-        """Raise AnotherArchive where message ``sequence`` was stored after ``known_through``, when it had been read."""
+    async def _check_past(self, client: DirectClient, sequence: int, stamped_through: int) -> None:
+        """Raise AnotherArchive if message ``sequence``, which was read, was stored after ``stamped_through``."""
         if not sequence:
             return
         subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": sequence}
@@ -224,7 +225,7 @@ class Feed:
             if error.err_code == NO_SUCH_MESSAGE:
                 return
             raise
-        if parse_instant(found.message.time) > known_through:
+        if parse_instant(found.message.time) > stamped_through:
             raise AnotherArchive(f"{self._stream} holds other messages than were read: it was restored")
 
     def _set_aside(self) -> None:
@@ -304,23 +305,29 @@ class Feed:
     async def _look_on(self, client: DirectClient) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY)
+            hub_time = self.fleet.known_through
             try:
                 info = await self._checked(client, await self._info(client))
             except RequestFailed as error:
                 self._say_wrong(str(error))
                 continue
-            self._look(info)
+            self._look(info, hub_time)
 
     async def _info(self, client: DirectClient) -> _Info:
         subject = f"{self._api}.STREAM.INFO.{self._stream}"
         return await request_json(client, subject, None, _Info, deadline=CONNECT_DEADLINE)
 
-    def _look(self, info: _Info) -> None:
-        said, _ = self._looked
-        now = max(parse_instant(info.ts), self.fleet.known_through) if info.ts else self.fleet.known_through
+    def _look(self, info: _Info, hub_time: int) -> None:
+        """Note what the hub says of the archive, of which ``hub_time`` had been read when it was asked."""
+        said, before = self._looked[0], self.sourcing.now
+        now = parse_instant(info.ts) if info.ts else hub_time
+        behind = hub_time - now if now <= hub_time - SMALLEST_STEP else 0
+        # A clock that is behind does not tell how much time has passed since.
+        now = max(now, self.fleet.known_through, before if behind else 0)
+        caught_up_at = min(said.caught_up_at, now)
         sources = {region: _source(each) for each in info.sources for region in _regions_of(each)}
         self._looked = (
-            Sourcing(archive_sequence=info.state.last_seq, now=now, caught_up_at=said.caught_up_at, sources=sources),
+            Sourcing(info.state.last_seq, now, caught_up_at, sources, behind),
             time.monotonic(),
         )
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
+from aggregator.archive.hub_clock import ClockStep, HubClock
 from aggregator.live.api import Counts, HistoryPoint
 from aggregator.live.fold.changes import Changes, Revision, StoryEntry
 from aggregator.live.fold.coverage import Block
@@ -22,13 +23,14 @@ from aggregator.live.fold.senders import RETIRED, UP, WIDTH
 from shared.instants import DAY
 from shared.similar_names import escaped_for_like
 
-VERSION = 5
+VERSION = 6
 """Of what the tables hold, and of the rules by which it came to be."""
 
 _SCHEMA = """
 CREATE TABLE position (
     one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL, stream TEXT NOT NULL,
-    created_at INTEGER NOT NULL, choria_region TEXT NOT NULL, sequence INTEGER NOT NULL, known_through INTEGER NOT NULL
+    created_at INTEGER NOT NULL, choria_region TEXT NOT NULL, sequence INTEGER NOT NULL, known_through INTEGER NOT NULL,
+    stamped_through INTEGER NOT NULL, step BLOB NOT NULL, steps BLOB NOT NULL
 );
 CREATE TABLE block (number INTEGER PRIMARY KEY, region TEXT NOT NULL, site TEXT NOT NULL, block TEXT NOT NULL,
     state BLOB NOT NULL);
@@ -149,13 +151,15 @@ class LiveStore:
 
     def load(self, origin: Origin) -> Fleet | None:
         """Give the state of ``origin``; None where the file holds none, or another's."""
-        found = self._database.execute(
-            "SELECT version, stream, created_at, choria_region, sequence, known_through FROM position"
-        ).fetchone()
-        if found is None or found[:4] != (VERSION, *origin):
+        found = self._database.execute("SELECT version, stream, created_at, choria_region FROM position").fetchone()
+        if found != (VERSION, *origin):
             return None
         fleet = Fleet(origin.choria_region, self.entry)
-        fleet.sequence, fleet.known_through = found[4:]
+        fleet.sequence, fleet.stamped_through, known_through, step, steps = self._database.execute(
+            "SELECT sequence, stamped_through, known_through, step, steps FROM position"
+        ).fetchone()
+        fleet.clock = HubClock(known_through, msgspec.msgpack.decode(step, type=ClockStep | None))
+        fleet.steps = msgspec.msgpack.decode(steps, type=list[ClockStep])
         for (state,) in self._database.execute("SELECT state FROM block ORDER BY number"):
             fleet.restore_block(msgspec.msgpack.decode(state, type=Block))
         rows = self._database.execute("SELECT * FROM sender ORDER BY number")
@@ -215,8 +219,16 @@ class LiveStore:
             ((each.stream_created_at, each.revision, msgspec.msgpack.encode(each)) for each in changes.revisions),
         )
         database.execute(
-            "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?, ?, ?, ?)",
-            (VERSION, *origin, fleet.sequence, fleet.known_through),
+            "INSERT OR REPLACE INTO position VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                VERSION,
+                *origin,
+                fleet.sequence,
+                fleet.known_through,
+                fleet.stamped_through,
+                msgspec.msgpack.encode(fleet.clock.step),
+                msgspec.msgpack.encode(fleet.steps),
+            ),
         )
 
     def prune(self, database: sqlite3.Connection, before: int, contested: Container[int]) -> None:

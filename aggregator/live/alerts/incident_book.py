@@ -103,7 +103,7 @@ class IncidentBook:
         if is_new or self._maintenance != (over, view.planned):
             self._seen, self._maintenance = {}, (over, view.planned)
         seen = [self._seen_site(view, name, over) for name in view.site_names]
-        times = HubTimes(view.now, view.sourcing.caught_up_at, self._read_since)
+        times = HubTimes(view.now, view.judged_until, self._read_since)
         judged = judge(seen, self.open, times, self._rules, view.is_closed)
         changed = [each for each in judged if self._is_news(each)]
         self.save(changed)

@@ -39,7 +39,8 @@ import msgspec
 from shared.blake2 import blake2b
 from shared.instants import MINUTE, SECOND
 
-HUB_BEHIND: Final = "hub_behind"
+OF_THE_HUB: Final = ("hub_behind", "hub_clock")
+"""The reasons that hold for all sites at once."""
 REGION_BEHIND: Final = "region_behind"
 CATCHING_UP: Final = "agent_behind"
 SILENT: Final = (REGION_BEHIND, "agent_silent", "agent_stopped")
@@ -192,7 +193,7 @@ class SiteView(Protocol):
 
 
 class HubTimes(NamedTuple):
-    """The hub's own time, until when all that it held had been read, and since when that has kept up.
+    """The hub's own time, until when all that it held had been read by a right clock, and since when that has kept up.
 
     Who has just begun to read may be about to hear of what seems unknown: that counts from ``read_since_us`` on.
     """
@@ -426,7 +427,7 @@ def _observations(
     rules: Rules,
     is_closed: Callable[[str, str], bool],
 ) -> Iterator[Observation]:
-    behind = [site for site in sites if site.unknown == HUB_BEHIND]
+    behind = [site for site in sites if site.unknown in OF_THE_HUB]
     began = hub.read_until_us if behind else None
     yield _wider(_HUB, sites, behind, began, hub._replace(read_since_us=0), rules)
     if behind:

@@ -83,11 +83,12 @@ def unheard_until(said: AdvisoryBody) -> int:
     return until if said.by_operator is not True else 0
 
 
-def retired_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
-    """Return the place of a ``retired`` among the advisories of one instant."""
-    if last_seen == at and not isinstance(said, PlainAdvisory):
-        return _AT_ONCE if said.sequence == said.opening_sequence else RETIRED_RANK
-    return RETIRED_RANK
+def place_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
+    """Return the rank of an advisory among those of one instant: by claimed instant, then by kind."""
+    rank = RANKS[said.kind]
+    if rank == RETIRED_RANK and last_seen == at and not isinstance(said, PlainAdvisory):
+        rank = _AT_ONCE if said.sequence == said.opening_sequence else rank
+    return rank + (said.at_us - at) * (_AT_ONCE + 1)
 
 
 History = Callable[[int], StoryEntry | None]

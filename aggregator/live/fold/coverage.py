@@ -5,11 +5,12 @@ since the one before it, or since the end of its blind span, where every advisor
 held: ordinals count them from 1, without holes, in each life (an incarnation of a block). Of a store's first life
 only what follows the first ordinal that is held counts. As long as one is missing, no later watermark of that store
 vouches; one that arrives late makes all of them vouch that waited for it. A count that falls, or an ordinal that two
-advisories have, is of an older copy of a store that was put back: none of that store vouches from there on.
+advisories have, is of an older copy of a store that was put back: none of that store vouches from there on. Counts are
+compared in the order of the instants that a life's watermarks claim: the hub's time may be one for many of them.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import pairwise, repeat
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from aggregator.archive import contests
+from aggregator.archive.hub_clock import ClockStep, without_steps
 from shared.identifiers import BlockId
 
 MOST_LIVES = 128
@@ -149,15 +151,20 @@ class Life(msgspec.Struct, gc=False):
         first, last = self.held[0]
         return first <= reached > last if is_first else reached > 0 and (first > 1 or last < reached)
 
-    def add(self, mark: Mark, most: int) -> None:
-        """Add the next watermark, of which up to ``most`` wait; one that is not later than the last adds nothing."""
-        last = self.last
+    def add(self, mark: Mark, claimed: int, most: int) -> None:
+        """Add the next watermark, of which up to ``most`` wait; one that is not later than the last covers no time.
+
+        ``claimed`` is the instant that it claims. Of those that the hub stored at one instant of its time, the last one
+        counts the advisories.
+        """
+        last, is_newest = self.last, claimed > self.claimed_through
+        self.claimed_through = max(self.claimed_through, claimed)
+        if last is not None and is_newest and mark.reached < last.reached and not self.put_back_from:
+            self.put_back_from = mark.through
         if last is not None and mark.through <= last.through:
             if mark.through == last.through and mark.reached > last.reached:
-                self._replace_last(mark)
+                self._replace_last(mark, is_newest=is_newest)
             return
-        if last is not None and mark.reached < last.reached and not self.put_back_from:
-            self.put_back_from = mark.through
         self._put_back_where_doubled(mark)
         before = last.through if last is not None else 0
         self.first_through = self.first_through or mark.through
@@ -189,10 +196,10 @@ class Life(msgspec.Struct, gc=False):
         is_held = place > 0 and self.held[0][0] <= mark.reached and later.reached <= self.held[place - 1][1]
         return is_held and later.since <= mark.through
 
-    def _replace_last(self, mark: Mark) -> None:
+    def _replace_last(self, mark: Mark, *, is_newest: bool) -> None:
         self.last = mark
         self._put_back_where_doubled(mark)
-        if self.waiting and self.waiting[-1].through == mark.through:
+        if not is_newest and self.waiting and self.waiting[-1].through == mark.through:
             self.waiting[-1].reached = mark.reached
             self._put_back_where_doubled(self.waiting[-1])
 
@@ -263,13 +270,13 @@ class Block(msgspec.Struct, gc=False):
         """Say how late a life is to be forgotten: those that say whom not to believe last, the others by their end."""
         return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
 
-    def add(self, life: Life, mark: Mark) -> None:
-        """Add the next watermark of one of its incarnations."""
+    def add(self, life: Life, mark: Mark, claimed: int) -> None:
+        """Add the next watermark of one of its incarnations, which claims an instant of its own."""
         room = _MOST_WAITING
         if len(self.lives) > 1:
             others = sum(len(each.waiting) for each in self.lives.values() if each is not life)
             room = min(room, max(2, _MOST_WAITING_OF_ALL - others))
-        life.add(mark, room)
+        life.add(mark, claimed, room)
 
     @property
     def watched_until(self) -> int:
@@ -283,7 +290,8 @@ class Block(msgspec.Struct, gc=False):
         """Give the life of the last watermark."""
         # Whoever asks may do so in another thread.
         heard = [life for life in list(self.lives.values()) if life.last is not None]
-        return max(heard, key=lambda life: life.last_archived_at, default=None)
+        # Where the hub's clock is behind, its time of all that comes is the same.
+        return max(heard, key=lambda life: (life.last_archived_at, life.claimed_through), default=None)
 
     def was_put_back(self, store: int) -> bool:
         """Tell whether an older copy of a store is known to have taken its place."""
@@ -328,18 +336,22 @@ def lost_at(block: Block, found: list[contests.Contest]) -> int:
     return max([*stores.values(), *(since for _, since in contests.beginnings(found))], default=0)
 
 
-def known_until(block: Block) -> int:
-    """Say until when the marks of any store vouch that do not count what was put back; 0: none does."""
+def known_until(block: Block, steps: Sequence[ClockStep]) -> int:
+    """Say until when the marks of any store vouch that do not count what was put back; 0: none does.
+
+    Nothing is known of the time under ``steps`` of the hub's clock.
+    """
     put_back: dict[int, int] = {}
     for life in block.lives.values():
         if life.put_back_from:
             put_back[life.store] = min(put_back.get(life.store, life.put_back_from), life.put_back_from)
     return max(
         (
-            mark.through
+            through
             for life in block.lives.values()
             for mark in life.vouched
             if mark.begun_at < put_back.get(life.store, 1 << 62)
+            for _, through in without_steps(steps, mark.since, mark.through)
         ),
         default=0,
     )

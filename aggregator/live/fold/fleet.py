@@ -19,14 +19,15 @@ from operator import attrgetter
 from msgspec import UNSET
 
 from aggregator.archive import contests
+from aggregator.archive.hub_clock import ClockStep, HubClock, without_steps
 from aggregator.archive.judgement import (
     AdvisoryBody,
     AdvisorySubject,
     QuarantineReason,
-    advisory_subject,
     judged_advisory,
     judged_revision,
     judged_watermark,
+    named_by,
 )
 from aggregator.archive.reach import LOOK_BACK, REACH, SKEW
 from aggregator.live.fold.changes import (
@@ -37,7 +38,7 @@ from aggregator.live.fold.changes import (
     History,
     Revision,
     StoryEntry,
-    retired_rank,
+    place_rank,
     unheard_until,
 )
 from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, lost_at, reopen, settle
@@ -50,9 +51,7 @@ from shared.policy import (
     ForwardSender,
     RetireSender,
     Scope,
-    parse_policy_subject,
 )
-from shared.subjects import RecordType, parse_subject
 from shared.wire import PAIR_ALONE, STOPPING, Watermark
 
 _AHEAD = -1
@@ -61,8 +60,6 @@ _SEQUENCE = attrgetter("sequence")
 _LOOKED_BACK = 64
 """Of so many advisories of a sender, the last ones, it is known whether one that has their ordinal is one of them."""
 _LONGEST_TEXT = 256
-_LONGEST_SUBJECT = 512
-"""Longer subjects, which no agent uses, are parsed for each message and not kept."""
 _MOST_CONDITIONS = 16
 _LONGEST_CONDITION = 64
 KEPT = 90 * DAY
@@ -70,16 +67,19 @@ KEPT = 90 * DAY
 
 
 class Fleet:
-    """The state. ``sequence`` is the archive's last message in it, ``known_through`` the hub's time of that.
+    """The state. ``sequence`` is the archive's last message in it, ``clock`` the hub's after that message.
 
-    A block's number in ``versions`` rises with all that is told of the block or of a sender in it. ``outdated`` names
-    the blocks whose senders have an old state until ``rebuild_outdated``: True if another agent is believed, False if
-    the store was lost.
+    ``steps`` are the steps back that the hub's clock has made up for, as far as a record may reach back. No message was
+    stamped later than ``stamped_through``. A block's number in ``versions`` rises with all that is told of the block or
+    of a sender in it.
+    ``outdated`` names the blocks whose senders have an old state until ``rebuild_outdated``: True if another agent is
+    believed, False if the store was lost.
     """
 
     def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
         self.choria_region = choria_region
-        self.sequence = self.known_through = 0
+        self.sequence = self.stamped_through = 0
+        self.clock, self.steps = HubClock(), list[ClockStep]()
         self.blocks: list[Block] = []
         self.versions: list[int] = []
         self.counts: list[list[int]] = []
@@ -91,7 +91,6 @@ class Fleet:
         self.kept = KEPT
         self._history = history
         self._numbers: dict[tuple[str, str, str], int] = {}
-        self._subjects: dict[bytes, AdvisorySubject | BlockId | Scope | None] = {}
         self._created: dict[str, int] = {}
         self._unheard: list[tuple[int, int]] = []
         self._day_ends_at = 0
@@ -110,20 +109,19 @@ class Fleet:
 
         The state is whole after ``rebuild_outdated``. Between two steps, it may be read and not be changed.
         """
-        subjects = self._subjects
-        for sequence, subject, archived_at, payload in messages:
+        for sequence, subject, stamp, payload in messages:
             if sequence <= self.sequence:
                 continue
             self.sequence = sequence
-            if archived_at > self.known_through:
-                self.known_through = archived_at
-                if archived_at >= self._day_ends_at:
-                    yield from self.rebuild_outdated(changes)
-                    yield from self._forget_retired(changes)
+            if stamp > self.stamped_through:
+                self.stamped_through = stamp
             changes.message_count += 1
-            if self._unheard and self._unheard[0][0] <= self.known_through:
-                yield from self._end_unheard(changes)
-            named = subjects[subject] if subject in subjects else self._named(subject)
+            named = named_by(subject, self.choria_region)
+            if named is None:
+                continue
+            self.steps += self.clock.read(sequence, stamp)
+            archived_at = self.clock.time
+            yield from self._pass_time(archived_at, changes)
             if type(named) is AdvisorySubject:
                 earliest = archived_at - REACH
                 judged = judged_advisory(payload, named, earliest if earliest > EARLIEST else EARLIEST)
@@ -136,6 +134,14 @@ class Fleet:
             elif type(named) is Scope:
                 self._revision(named, payload, changes)
             yield
+
+    def _pass_time(self, now: int, changes: Changes) -> Iterator[None]:
+        """Retire and forget the senders that are due by ``now``. Yield after each sender."""
+        if now >= self._day_ends_at:
+            yield from self.rebuild_outdated(changes)
+            yield from self._forget_retired(changes)
+        if self._unheard and self._unheard[0][0] <= now:
+            yield from self._end_unheard(changes)
 
     def rebuild_outdated(self, changes: Changes) -> Iterator[None]:
         """Bring the senders of ``outdated`` blocks up to date. Yield after each step.
@@ -172,6 +178,11 @@ class Fleet:
             self._apply(entry, event_key(entry.event_id))
             yield
         changes.senders.add(sender)
+
+    @property
+    def known_through(self) -> int:
+        """The hub's time of the last message about the fleet."""
+        return self.clock.time
 
     def number_of(self, block_id: tuple[str, str, str]) -> int | None:
         """Give the number of a block; None where nothing was told of it."""
@@ -216,18 +227,6 @@ class Fleet:
         for each in self.blocks:
             assert each.known_since <= each.known_until <= self.known_through
 
-    def _named(self, subject: bytes) -> AdvisorySubject | BlockId | Scope | None:
-        text = subject.decode(errors="backslashreplace")
-        ours = parse_subject(text)
-        named: AdvisorySubject | BlockId | Scope | None = None
-        if ours is not None and ours.record_type is RecordType.WATERMARK:
-            named = ours.block_id
-        else:
-            named = advisory_subject(subject, self.choria_region) or parse_policy_subject(text)
-        if len(self._subjects) < 200_000 and len(subject) <= _LONGEST_SUBJECT:
-            self._subjects[subject] = named
-        return named
-
     def _block(self, region: str, site: str, block: str) -> int:
         number = self._numbers.get((region, site, block))
         return self.restore_block(Block(region, site, block)) if number is None else number
@@ -257,18 +256,17 @@ class Fleet:
         # outdated here.
         if not block.was_contested and senders.events[sender] == event:
             return
-        is_ahead = claimed > archived_at + SKEW
+        is_ahead = claimed > archived_at + SKEW and self.clock.step is None
         # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
         if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
         at = claimed if claimed < archived_at else archived_at
         # Of a new sender it is nearly always so.
         last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
-        is_retired = rank == RETIRED_RANK
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, unheard_until(said) if is_retired else 0,
-            _AHEAD if is_ahead else retired_rank(said, last_seen, at) if is_retired else rank,
+            said.rebuilt, said.by_operator is True, unheard_until(said) if rank == RETIRED_RANK else 0,
+            _AHEAD if is_ahead else place_rank(said, last_seen, at),
         )  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
@@ -316,7 +314,7 @@ class Fleet:
             return
         life.is_told_twice(ordinal)
         if life.put_back_from and life.put_back_from <= block.known_until:
-            block.known_until = known_until(block)
+            block.known_until = known_until(block, self.steps)
             block.known_since = min(block.known_since, block.known_until)
         newest = block.newest
         if newest is not None:
@@ -332,7 +330,9 @@ class Fleet:
                 return True
             earliest = entry
         is_cut = earliest is not None and (earliest.previous > 0 or self._may_be_forgotten(of[0], at))
-        if is_cut and earliest is not None and at - SKEW < earliest.archived_at:
+        # So far beyond the hub's time of it may have been what it claimed.
+        steps = (step.length for step in (*self.steps, *([self.clock.step] if self.clock.step else ())))
+        if is_cut and earliest is not None and at - SKEW - max(steps, default=0) < earliest.archived_at:
             # It may be one of those that are kept or looked at no more, or of a life that was forgotten: who sends all
             # again accuses nobody. What is ahead would come last once more.
             return is_ahead
@@ -409,6 +409,7 @@ class Fleet:
         Yield after each sender.
         """
         self._day_ends_at, before = _end_of_day(self.known_through), self.known_through - self.kept
+        self.steps = [step for step in self.steps if step.resumed_at >= self.known_through - REACH]
         senders, forgotten = self.senders, dict[int, int]()
         unstored = {entry.sequence: entry for entry in changes.entries}
         for sender, (state, at) in enumerate(zip(senders.state, senders.at, strict=True)):
@@ -498,15 +499,14 @@ class Fleet:
         block.heard_at = archived_at
         changes.blocks.add(number)
         self.versions[number] += 1
-        if condition and life.last is not None and through <= life.last.through:
+        if condition and life.last is not None and said.observed_through_us <= life.claimed_through:
             # It is no word about the stream: the tables, too, know the first of its kind alone.
             return
         store_before, life.store = life.store, max(said.rebuilt_at_us, 0)
         life.since = min(life.since or since, since)
-        life.claimed_through = max(life.claimed_through, said.observed_through_us)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = life.last_archived_at if is_again else archived_at
-        block.add(life, Mark(since, through, said.advisory_ordinal))
+        block.add(life, Mark(since, through, said.advisory_ordinal), said.observed_through_us)
         block.claimed_through = said.observed_through_us
         block.stale_after, block.blind_after = said.stale_after, said.blind_after
         block.ordinal = said.advisory_ordinal
@@ -534,7 +534,7 @@ class Fleet:
 
     def _know_less(self, block: Block, since: int) -> None:
         """Call contested what vouched until another life's late mark showed that advisories lack of it."""
-        known = known_until(block)
+        known = known_until(block, self.steps)
         if known < block.known_until:
             block.contested_from, block.contested_until = since, block.known_until
             block.known_until, block.known_since = known, min(block.known_since, known)
@@ -563,11 +563,12 @@ class Fleet:
         if len(lives) > 1:
             lives = [life for life in lives if life.store == store]
         for span in settle(lives):
-            if span.since > block.known_until:
-                if block.known_until:
-                    changes.gaps.append(Gap(number, block.known_until, span.since))
-                block.known_since = span.since
-            block.known_until = max(block.known_until, span.through)
+            for since, through in without_steps(self.steps, span.since, span.through):
+                if since > block.known_until:
+                    if block.known_until:
+                        changes.gaps.append(Gap(number, block.known_until, since))
+                    block.known_since = since
+                block.known_until = max(block.known_until, through)
 
     def _revision(self, scope: Scope, payload: bytes, changes: Changes) -> None:
         said = judged_revision(payload)

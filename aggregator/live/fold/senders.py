@@ -27,7 +27,7 @@ class Senders:
         self.block = array("I")
         self.state = array("B")
         self.word = array("B")
-        self.rank = array("b")
+        self.rank = array("q")
         self.at = array("q")
         self.last_seen = array("q")
         self.since = array("q")

@@ -53,13 +53,15 @@ class Source(msgspec.Struct, frozen=True):
 class Sourcing(msgspec.Struct, frozen=True):
     """What the hub says of the archive: its last message, its own time, and each region's source.
 
-    ``caught_up_at`` is the hub's time when the feed had last read everything.
+    ``caught_up_at`` is the hub's time when the feed had last read everything. While the hub's clock is ``behind`` the
+    largest stamp in the archive, ``now`` goes on from before by the service's own clock.
     """
 
     archive_sequence: int = 0
     now: int = 0
     caught_up_at: int = 0
     sources: Mapping[str, Source] = {}
+    behind: int = 0
 
 
 SiteVersion: TypeAlias = list[tuple[int, UnknownReason | None]]
@@ -85,6 +87,12 @@ class View:
         self.seen_sites: dict[tuple[str, str], tuple[SiteVersion, SiteView]] = (
             before.seen_sites if before is not None and goes_on else {}
         )
+
+    @property
+    def judged_until(self) -> int:
+        """The hub's time until which its sites can be judged: it has read everything, by a clock that is right."""
+        read_until = self.sourcing.caught_up_at
+        return min(read_until, self.fleet.known_through) if self.sourcing.behind else read_until
 
     @property
     def block_count(self) -> int:
@@ -303,16 +311,18 @@ class View:
             archive_sequence=self.sourcing.archive_sequence,
             now_us=self.now,
             known_until_us=known_until,
+            hub_clock_behind_us=self.sourcing.behind,
+            hub_clock_steps=len(self.fleet.steps) + (self.fleet.clock.step is not None),
             trust=self._trust(len(unknown_sites), behind),
         )
 
     def _trust(self, unknown_sites: int, behind: set[str]) -> str:
         caught_up_at = self.sourcing.caught_up_at
-        if self.is_hub_behind:
-            ago = (
-                f"last read {format_duration(self.now - caught_up_at)} ago" if caught_up_at else "not read through yet"
-            )
-            return f"not to be trusted: the hub was {ago}"
+        if self.is_hub_behind or self.sourcing.behind:
+            ago = f"was last read {format_duration(self.now - caught_up_at)} ago"
+            clock = f"has a clock that is {format_duration(self.sourcing.behind)} behind what it has stored"
+            why = "was not read through yet" if not caught_up_at else ago if self.is_hub_behind else clock
+            return f"not to be trusted: the hub {why}"
         if behind:
             return f"nothing new comes from {', '.join(sorted(behind))}"
         count = sum(not all(map(self.is_gone, numbers)) for numbers in self._sites.values())
@@ -326,8 +336,8 @@ class View:
         return f"all {count} sites are current" if count > 1 else "its one site is current"
 
     def _reason_of(self, number: int, block: Block) -> UnknownReason | None:
-        if self.is_hub_behind:
-            return UnknownReason.HUB_BEHIND
+        if self.is_hub_behind or self.sourcing.behind:
+            return UnknownReason.HUB_BEHIND if self.is_hub_behind else UnknownReason.HUB_CLOCK
         if number in self.fleet.outdated:
             return UnknownReason.CONTESTED if self.fleet.outdated[number] else UnknownReason.LOST_STORE
         contested = UnknownReason.CONTESTED if block.known_until < block.contested_until else None

@@ -55,6 +55,14 @@ class LiveCollector(Collector):
         known_until = whole.known_until_us / _MICROSECONDS
         yield GaugeMetricFamily("muster_live_known_until_seconds", "Until then all known sites are known", known_until)
         yield GaugeMetricFamily("muster_live_hub_time_seconds", "The hub's own time", whole.now_us / _MICROSECONDS)
+        yield GaugeMetricFamily(
+            "muster_live_hub_clock_behind_seconds",
+            "How far the hub's clock is behind what its archive holds",
+            whole.hub_clock_behind_us / _MICROSECONDS,
+        )
+        yield CounterMetricFamily(
+            "muster_live_hub_clock_steps", "Times that the hub's clock was set back", whole.hub_clock_steps
+        )
 
     def _of_reading(self) -> Iterable[Metric]:
         service, fleet = self._service, self._service.feed.fleet

@@ -23,7 +23,10 @@ NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryK
 
 
 class ScopedRevision(NamedTuple):
-    """One advisory; ``ordinal`` None: a plain Choria advisory; ``archived_at`` 0: when it says that it was."""
+    """One advisory; ``ordinal`` None: a plain Choria advisory; ``archived_at`` 0: when it says that it was.
+
+    ``claimed_at`` is what it said, where ``at`` is what counts.
+    """
 
     sender_id: str
     kind: AdvisoryKind
@@ -37,10 +40,11 @@ class ScopedRevision(NamedTuple):
     unheard_until: int | None = None
     opened_at: int = 0
     archived_at: int = 0
+    claimed_at: int = 0
 
 
 class Mark(NamedTuple):
-    """One watermark; ``archived_at`` 0: when it says that it was."""
+    """One watermark; ``archived_at`` 0: when it says that it was; ``claimed`` is what it said, where that is moved."""
 
     incarnation: int
     since: int
@@ -48,6 +52,12 @@ class Mark(NamedTuple):
     ordinal: int
     rebuilt_at: int
     archived_at: int = 0
+    claimed: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among the watermarks of its store."""
+        return self.through, self.claimed
 
 
 class BlockHistory(NamedTuple):
@@ -131,7 +141,7 @@ def believed(history: BlockHistory) -> BlockHistory:
         at = min(each.at, each.archived_at or each.at)
         last_seen_at = min(each.last_seen_at, at)
         opened_at = last_seen_at if each.opened_at == each.last_seen_at else -1
-        said.append(each._replace(at=at, last_seen_at=last_seen_at, opened_at=opened_at))
+        said.append(each._replace(at=at, last_seen_at=last_seen_at, opened_at=opened_at, claimed_at=each.at))
     marks = []
     for mark in history.marks:
         # Nor does a watermark reach further than a later one of its incarnation.
@@ -141,7 +151,7 @@ def believed(history: BlockHistory) -> BlockHistory:
             if each.incarnation == mark.incarnation and each.through >= mark.through
         ]
         through = min(mark.through, *beyond)
-        marks.append(mark._replace(since=min(mark.since, through), through=through))
+        marks.append(mark._replace(since=min(mark.since, through), through=through, claimed=mark.through))
     return history._replace(said=said, marks=marks)
 
 
@@ -401,7 +411,7 @@ def account(
 
 def _strokes(said: list[ScopedRevision], lost: list[int]) -> Iterator[tuple[int, str]]:
     """Paint a life: each stroke holds from its instant on, over everything painted before."""
-    said = sorted(said, key=lambda each: (each.at, _rank(each), each.event_id))
+    said = sorted(said, key=lambda each: (each.at, each.claimed_at, _rank(each), each.event_id))
     begun, before, before_at = 0, "", 0
     for each, following in zip(said, [*said[1:], None], strict=True):
         word = "unheard" if each.unheard_until is not None else str(each.kind)
@@ -503,19 +513,20 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
         for mark in history.marks
         if mark.ordinal >= min(twice[mark.incarnation], default=mark.ordinal + 1)
         or any(
-            other.incarnation == mark.incarnation and other.through < mark.through and other.ordinal > mark.ordinal
+            other.incarnation == mark.incarnation and other.claimed < mark.claimed and other.ordinal > mark.ordinal
             for other in history.marks
         )
     }
     for incarnation in {mark.incarnation for mark in history.marks}:
         until = 0
-        for mark in sorted(mark for mark in history.marks if mark.incarnation == incarnation):
+        of_life = [mark for mark in history.marks if mark.incarnation == incarnation]
+        for mark in sorted(of_life, key=lambda each: (each.place, each.ordinal, each.since)):
             of_store = [each for each in history.marks if each.rebuilt_at == mark.rebuilt_at]
             began_at = min(each.through for each in of_store)
             first_lives = {each.incarnation for each in of_store if each.through == began_at}
             issued: dict[int, int] = defaultdict(int)
             for other in of_store:
-                if other.through <= mark.through:
+                if other.place <= mark.place:
                     issued[other.incarnation] = max(issued[other.incarnation], other.ordinal)
             is_doubtful = any(
                 storage_fault.rebuilt_at == mark.rebuilt_at

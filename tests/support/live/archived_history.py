@@ -1,7 +1,7 @@
 """Write the drawn history of a fleet as the messages of an archive, and say what every sender is at its end."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from aggregator.live.fold.changes import Archived
 from shared.identifiers import AdvisoryKind, BlockId
-from shared.instants import MINUTE
+from shared.instants import HOUR, MINUTE, SECOND
 from shared.subjects import advisory_subject, watermark_subject
 from shared.wire import ADVISORY_PROTOCOL, CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, encode
 from tests.support.lakehouse.random_fleet import (
@@ -39,8 +39,10 @@ class SenderTruth(NamedTuple):
     has_lived: bool
 
 
-def archived(draw: random.Random, histories: Iterable[BlockHistory], late: float = 0.1) -> list[Archived]:
-    """Give the messages in the order in which the hub stored them: some late, some twice."""
+def archived(
+    draw: random.Random, histories: Iterable[BlockHistory], late: float = 0.1, *, steps: bool = False
+) -> list[Archived]:
+    """Give the messages in the order in which the hub stored them: some late, some twice; its clock takes ``steps``."""
     stored: list[tuple[int, int, str, bytes]] = []
     for history in histories:
         for subject, body, at in (*_advisories(history), *_watermarks(history)):
@@ -48,10 +50,50 @@ def archived(draw: random.Random, histories: Iterable[BlockHistory], late: float
             if draw.random() < 0.05:
                 delays.append(draw.randrange(0, 20 * MINUTE))
             stored += [(at + delay, draw.randrange(1 << 30), subject, body) for delay in delays]
+    stored.sort()
+    clock = drawn_clock(draw, stored[0][0], stored[-1][0]) if steps else []
     return [
-        Archived(sequence, subject.encode(), at, body)
-        for sequence, (at, _, subject, body) in enumerate(sorted(stored), start=1)
+        Archived(sequence, subject.encode(), at + next((ahead for since, ahead in clock if since <= at), 0), body)
+        for sequence, (at, _, subject, body) in enumerate(stored, start=1)
     ]
+
+
+def drawn_clock(draw: random.Random, start: int, end: int) -> list[tuple[int, int]]:
+    """Draw since when the hub's clock is how far ahead (behind: negative), the last first: set back, forward, right."""
+    found = [(start, 0)]
+    for _ in range(draw.randrange(1, 5)):
+        size = draw.choice((5 * SECOND, 28 * SECOND, 10 * MINUTE, draw.randrange(1, 4 * HOUR)))
+        found.append((draw.randrange(start, end), draw.choice((-size, -size, size, 0))))
+    return sorted(found, reverse=True)
+
+
+class Stored(NamedTuple):
+    """A message's time at the hub: the largest stamp up to it."""
+
+    at: int
+    stamp: int
+
+
+def hub_times(messages: Iterable[Archived]) -> list[Stored]:
+    """Give the hub's time of each message."""
+    found: list[Stored] = []
+    for each in messages:
+        found.append(Stored(max(each.archived_at, found[-1].at if found else 0), each.archived_at))
+    return found
+
+
+def unknown_times(messages: Iterable[Archived]) -> list[tuple[int, int]]:
+    """Give the spans between the stamps around each step back of a second or more that the clock has made up for."""
+    found = list[tuple[int, int]]()
+    before, lowest = 0, 0
+    for at, stamp in hub_times(messages):
+        if stamp < at:
+            lowest = min(lowest, stamp)
+            continue
+        if before - lowest >= SECOND:
+            found.append((before, at))
+        before = lowest = at
+    return found
 
 
 def sender_truths(history: BlockHistory, known_through: int) -> dict[str, SenderTruth]:
@@ -76,8 +118,9 @@ def archived_at_once(draw: random.Random, history: BlockHistory, at: int) -> lis
 def as_arrived(history: BlockHistory, messages: Iterable[Archived]) -> BlockHistory:
     """Give a history as the hub got it."""
     arrived: dict[bytes, int] = {}
-    for each in messages:
-        arrived.setdefault(each.payload, each.archived_at)
+    messages = list(messages)
+    for each, stored in zip(messages, hub_times(messages), strict=True):
+        arrived.setdefault(each.payload, stored.at)
     said = zip(history.said, _advisories(history), strict=True)
     marks = zip(history.marks, _watermarks(history), strict=True)
     return history._replace(
@@ -86,9 +129,9 @@ def as_arrived(history: BlockHistory, messages: Iterable[Archived]) -> BlockHist
     )
 
 
-def known_until(history: BlockHistory) -> int:
-    """Say until when a block is known; 0: never."""
-    spans = known_spans(believed(history), [])
+def known_until(history: BlockHistory, losses: Sequence[tuple[int, int]] = ()) -> int:
+    """Say until when a block is known, where nothing is of the time of ``losses``; 0: never."""
+    spans = known_spans(believed(history), list(losses))
     edges = sorted({at for span in spans for at in span[:2]})
     return max((end for begin, end in pairwise(edges) if is_known(spans, begin)), default=0)
 

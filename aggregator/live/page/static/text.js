@@ -77,6 +77,7 @@ export const iso = (us) => new Date(us / 1000).toISOString();
 
 export const REASONS = {
   hub_behind: ["hub behind", "The hub has not read all that its archive holds, or cannot reach it."],
+  hub_clock: ["hub's clock set back", "The clock of the archive's leader is behind what it has stored: set it right, or wait until it has passed that."],
   region_behind: ["region behind", "The hub's archive does not get what the region's stream holds."],
   contested: ["contested", "Two agents speak for it and do not know of each other."],
   put_back: ["store put back", "An older copy of the agent's store was put back."],
