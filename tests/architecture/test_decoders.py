@@ -13,7 +13,7 @@ WITHOUT = {
     "aggregator/lakehouse/archive/json_repair.py": "bodies of senders, which it reads with tolerance",
     "aggregator/lakehouse/archive/slices.py": "what the driver of Spark has written for its workers",
     "aggregator/lakehouse/bronze/spark_source.py": "what the driver of Spark has written for its workers",
-    "aggregator/lakehouse/warehouse/catalog_file.py": "Iceberg's metadata, in the warehouse",
+    "aggregator/lakehouse/warehouse/place.py": "Iceberg's metadata, in the warehouse",
     "aggregator/lakehouse/warehouse/upkeep.py": "Iceberg's metadata, as its library writes it",
     "aggregator/live/alerts/incident_book.py": "rows of the service's own database",
     "aggregator/live/store.py": "rows of the service's own database",

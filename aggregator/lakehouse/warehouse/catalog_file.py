@@ -19,7 +19,7 @@ from aggregator.lakehouse.tables.schemas import TABLES
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, LOCK_FILE, catalog_file
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
 from aggregator.lakehouse.warehouse.place import REBUILD, Place, name_of_catalog, tables_place
-from aggregator.lakehouse.warehouse.relocation import Metadata, parsed, relocate
+from aggregator.lakehouse.warehouse.relocation import Metadata, read_metadata, relocate
 from shared.whole_files import replacing
 
 REMEDY = f"{REBUILD} makes it anew from the tables' own metadata"
@@ -124,7 +124,7 @@ def _newest(place: Place, table: str, unreadable: list[str]) -> Metadata | None:
         found = []
         for path in (path for each, path in versions if each == version):
             try:
-                found.append(parsed(place, table, version, path))
+                found.append(read_metadata(place, table, version, path))
             except (OSError, EOFError, ValueError):
                 unreadable.append(path)
         if found:

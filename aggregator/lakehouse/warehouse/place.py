@@ -7,15 +7,15 @@ of the tables, and a file next to the tables names the catalog that owns them. A
 """
 
 import gzip
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
@@ -30,12 +30,8 @@ REBUILD = "muster-aggregator rebuild-catalog"
 
 _OWNER = "owner"
 _VERSION = re.compile(r"(\d+)-.*\.metadata\.json")
-GZIP = b"\x1f\x8b"
+_GZIP = b"\x1f\x8b"
 _S3 = re.compile("^s3[an]?:")
-
-
-class _Located(msgspec.Struct):
-    location: str
 
 
 class Place(NamedTuple):
@@ -97,8 +93,8 @@ class Place(NamedTuple):
             path = self.within(metadata)
             if path is not None:
                 try:
-                    location = location_of(self.read(path))
-                except (OSError, ValueError):
+                    location = location_of(parsed(self.read(path)))
+                except (OSError, EOFError, ValueError):
                     # Loading the table reports the damaged file.
                     continue
             if not self.is_of(table, location):
@@ -156,10 +152,17 @@ def name_of_catalog(warehouse: Path, settings: CatalogSettings) -> str:
     return urlsplit(settings.uri)._replace(query="").geturl()
 
 
-def location_of(metadata: bytes) -> str:
-    """Return the URL that a metadata file gives its table; raise ValueError or OSError if it cannot be parsed."""
-    plain = gzip.decompress(metadata) if metadata[:2] == GZIP else metadata
-    return msgspec.json.decode(plain, type=_Located).location.rstrip("/")
+def parsed(metadata: bytes) -> dict[str, Any]:
+    """Return the content of a metadata file of a table; raise ValueError, EOFError or OSError if it is none."""
+    content = json.loads(gzip.decompress(metadata) if metadata[:2] == _GZIP else metadata)
+    if not (isinstance(content, dict) and isinstance(content.get("location"), str)):
+        raise ValueError("no metadata of a table")  # noqa: TRY004 - the file is wrong, not its reader's call
+    return content
+
+
+def location_of(content: Mapping[str, Any]) -> str:
+    """Return the URL that the content of a metadata file gives its table."""
+    return str(content["location"]).rstrip("/")
 
 
 def _is_same_file(path: str, other: str) -> bool:

@@ -6,7 +6,6 @@ metadata file last, which nothing names before the catalog does. The old tree is
 and data files stay as they are, so a rollup continues from a copy as it would have from the original.
 """
 
-import gzip
 import io
 import json
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import fastavro
 
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.local_paths import local_path
-from aggregator.lakehouse.warehouse.place import GZIP, Place
+from aggregator.lakehouse.warehouse.place import Place, location_of, parsed
 
 _DELETED = 2
 """Status of a data file in a manifest that names it only to say that it is gone."""
@@ -33,7 +32,7 @@ class Metadata(NamedTuple):
     @property
     def location(self) -> str:
         """The URL of the table's directory when the file was written."""
-        return str(self.content["location"]).rstrip("/")
+        return location_of(self.content)
 
     @property
     def written_at(self) -> int:
@@ -41,14 +40,12 @@ class Metadata(NamedTuple):
         return int(self.content["last-updated-ms"])
 
 
-def parsed(place: Place, table: str, version: int, path: str) -> Metadata:
+def read_metadata(place: Place, table: str, version: int, path: str) -> Metadata:
     """Return a metadata file of a table; raise OSError, EOFError or ValueError if it is no metadata."""
-    data = place.read(path)
-    content = json.loads(gzip.decompress(data) if data[:2] == GZIP else data)
-    name = path.rpartition("/")[2]
-    if not (isinstance(content, dict) and {"location", "last-updated-ms", "table-uuid"} <= content.keys()):
+    content = parsed(place.read(path))
+    if not {"last-updated-ms", "table-uuid"} <= content.keys():
         raise ValueError(f"{path} is no metadata of a table")
-    return Metadata(version, f"{place.url}/{table}/metadata/{name}", content)
+    return Metadata(version, f"{place.url}/{table}/metadata/{path.rpartition('/')[2]}", content)
 
 
 def relocate(place: Place, table: str, original: Metadata) -> str:
