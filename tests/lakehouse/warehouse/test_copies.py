@@ -20,8 +20,10 @@ from aggregator.lakehouse.warehouse.catalog import check_ours, claim
 from aggregator.lakehouse.warehouse.catalog_file import rebuild
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from shared.instants import DAY, HOUR
+from shared.settings import FilePath
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.lakehouse.hub import Block
+from tests.support.lakehouse.postgresql import USER, postgresql
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 from tests.support.lakehouse.small_rollup import START, Coverage, Interval
 
@@ -230,6 +232,22 @@ def test_a_lost_catalog_of_tables_elsewhere_is_no_first_run(apart: tuple[Path, P
     assert made.exit_code == 0, made.output
     assert rows(path, elsewhere(warehouse)) == before
     check_ours(path, elsewhere(warehouse))
+
+
+def test_a_lost_catalog_on_a_server_is_no_first_run(original: Path, tmp_path: Path) -> None:
+    with postgresql() as server:
+        catalog = CatalogSettings(
+            type="postgresql",
+            uri=server.uri,
+            user=USER,
+            password_file=FilePath(server.password_file),
+            warehouse=str(original),
+        )
+        with pytest.raises(
+            TablesUnreadable, match=r"names no table, but file://.* holds tables with rows: restore it from its own"
+        ):
+            check_ours(tmp_path, catalog)
+        check_ours(tmp_path, msgspec.structs.replace(catalog, warehouse=str(tmp_path / "new")))
 
 
 def test_two_catalogs_do_not_share_the_files_of_their_tables(apart: tuple[Path, Path], tmp_path: Path) -> None:
