@@ -29,7 +29,7 @@ from aggregator.archive.judgement import (
     judged_watermark,
     named_by,
 )
-from aggregator.archive.reach import LOOK_BACK, REACH, SKEW
+from aggregator.archive.reach import REACH, SKEW, believed_earlier, believed_lead
 from aggregator.live.fold.changes import (
     NEW_RANK,
     RANKS,
@@ -265,7 +265,7 @@ class Fleet:
         last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, unheard_until(said) if rank == RETIRED_RANK else 0,
+            said.rebuilt, said.by_operator is True, unheard_until(said, at) if rank == RETIRED_RANK else 0,
             _AHEAD if is_ahead else place_rank(said, last_seen, at),
         )  # fmt: skip
         changes.entries.append(entry)
@@ -443,18 +443,11 @@ class Fleet:
                 changes.forgotten.append((sender, head))
 
     def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
-        earliest = at - LOOK_BACK
-        created = self._created.get(said.incarnation) if said.incarnation is not None else 0
-        if created is None:
-            created = self._created_at(said.incarnation or "")
-        if earliest < created <= said.at_us:
-            earliest = created
-        last_seen = said.last_seen_us
-        if last_seen > at:
-            return at
-        return last_seen if last_seen > earliest else earliest
+        created_at = self._created_at(said.incarnation or "", said.at_us)
+        return believed_earlier(said.last_seen_us, at, believed_lead(said.at_us, at), created_at)
 
-    def _created_at(self, incarnation: str) -> int:
+    def _created_at(self, incarnation: str, claimed_at: int) -> int:
+        """Return the creation of an incarnation's stream; 0 where that is after ``claimed_at`` or not known."""
         created = self._created.get(incarnation)
         if created is None:
             try:
@@ -463,7 +456,7 @@ class Fleet:
                 created = 0
             if len(self._created) < 100_000:
                 self._created[incarnation] = created
-        return created
+        return created if created <= claimed_at else 0
 
     def _watermark_or_reason(self, block_id: BlockId, payload: bytes, archived_at: int, changes: Changes) -> None:
         judged = judged_watermark(payload, block_id, archived_at - REACH)
@@ -525,12 +518,10 @@ class Fleet:
 
     def _believed_span(self, said: Watermark, archived_at: int, last: Mark | None) -> tuple[int, int]:
         """Say which time counts of that which a watermark claims; ``last`` is one that claimed as much or more."""
-        through = min(said.observed_through_us, archived_at, *(() if last is None else (last.through,)))
-        earliest = through - LOOK_BACK
-        created = self._created_at(said.incarnation)
-        if created <= said.observed_through_us:
-            earliest = max(earliest, created)
-        return min(max(said.observed_since_us, earliest), through), through
+        claimed = said.observed_through_us
+        through = min(claimed, archived_at, *(() if last is None else (last.through,)))
+        created_at, lead = self._created_at(said.incarnation, claimed), believed_lead(claimed, through)
+        return believed_earlier(said.observed_since_us, through, lead, created_at), through
 
     def _know_less(self, block: Block, since: int) -> None:
         """Call contested what vouched until another life's late mark showed that advisories lack of it."""

@@ -99,6 +99,27 @@ def test_of_a_clock_ahead_a_new_store_knows_whom_it_has_told_of_also_before_its_
     assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
 
 
+def test_outage_and_coverage_keep_their_length_however_far_the_clock_is_ahead(lakehouse: Lakehouse) -> None:
+    aheads = [2 * SECOND, 20 * SECOND, 20 * MINUTE]
+    sites = {f"site{number}": (Block("eu-west", f"site{number}"), ahead) for number, ahead in enumerate(aheads)}
+    now = time.time_ns() // 1000
+    for block, ahead in sites.values():
+        # The agent was blind until it saw the node for the last time.
+        last_seen_at = now - 12 * MINUTE + ahead
+        hub_time = block.new("n1", now - HOUR), block.watermark(now - HOUR, now - 30 * MINUTE)
+        lakehouse.hub.publish([*hub_time, block.stale("n1", last_seen_at), block.watermark(last_seen_at, now + ahead)])
+    result = lakehouse.roll_up()
+    assert [line.split(",")[0] for line in result.astray] == [f"eu-west.{site}" for site in sites]
+    assert not [line for line in result.astray if "look back" in line]
+    # The hub stored a record a moment after the site made it, and believes no more than that.
+    outage = "SELECT site, epoch_us(advisory_at - started_at) FROM sender_intervals WHERE state = 'down' ORDER BY ALL"
+    assert lakehouse.rows(outage) == [(site, 12 * MINUTE) for site in sites]
+    covered = "SELECT site, max(epoch_us(ended_at - started_at)) FROM site_coverage WHERE known"
+    covered += f" AND epoch_us(started_at) > {now - 20 * MINUTE} GROUP BY 1 ORDER BY 1"
+    assert lakehouse.rows(covered) == [(site, 12 * MINUTE) for site in sites]
+    assert agreed(lakehouse) == len(sites)
+
+
 def agreed(lakehouse: Lakehouse) -> int:
     """Count the senders of whom the live state says the same, and that is all of them."""
     with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:

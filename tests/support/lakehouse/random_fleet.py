@@ -124,7 +124,11 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
         others, theirs = _of_another_agent(draw, block, start, end)
         numbered, marks = numbered + others, marks + theirs
     history = BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
-    return _clocked(history, draw.randrange(1, 4 * HOUR)) if draw.random() < 0.3 else history
+    return (
+        _clocked(history, draw.choice((draw.randrange(1, HOUR), draw.randrange(1, 4 * HOUR))))
+        if draw.random() < 0.3
+        else history
+    )
 
 
 def _clocked(history: BlockHistory, ahead: int) -> BlockHistory:
@@ -135,13 +139,19 @@ def _clocked(history: BlockHistory, ahead: int) -> BlockHistory:
 
 
 def believed(history: BlockHistory) -> BlockHistory:
-    """Say what counts of what a site's clock says: nothing happened after the hub stored what tells of it."""
+    """Say what counts of what a site's clock says: nothing happened after the hub stored what tells of it.
+
+    All instants of a record move by as much, where that is no more than agents follow a clock.
+    """
     said = []
     for each in history.said:
-        at = min(each.at, each.archived_at or each.at)
-        last_seen_at = min(each.last_seen_at, at)
+        ahead = max(each.at - (each.archived_at or each.at), 0)
+        lead = ahead if ahead <= HOUR else 0
+        last_seen_at = min(each.last_seen_at - lead, each.at - ahead)
         opened_at = last_seen_at if each.opened_at == each.last_seen_at else -1
-        said.append(each._replace(at=at, last_seen_at=last_seen_at, opened_at=opened_at, claimed_at=each.at))
+        until = None if each.unheard_until is None else each.unheard_until - lead
+        moved = each._replace(at=each.at - ahead, last_seen_at=last_seen_at, opened_at=opened_at, unheard_until=until)
+        said.append(moved._replace(claimed_at=each.at))
     marks = []
     for mark in history.marks:
         # Nor does a watermark reach further than a later one of its incarnation.
@@ -151,7 +161,8 @@ def believed(history: BlockHistory) -> BlockHistory:
             if each.incarnation == mark.incarnation and each.through >= mark.through
         ]
         through = min(mark.through, *beyond)
-        marks.append(mark._replace(since=min(mark.since, through), through=through, claimed=mark.through))
+        lead = mark.through - through if mark.through - through <= HOUR else 0
+        marks.append(mark._replace(since=min(mark.since - lead, through), through=through, claimed=mark.through))
     return history._replace(said=said, marks=marks)
 
 

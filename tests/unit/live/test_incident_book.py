@@ -75,11 +75,11 @@ def test_a_silent_block_hides_no_outage_of_the_sites_other_blocks(fleet: Minutes
     unknown = fleet.incident(Cause.UNKNOWN)
     assert unknown is not None
     assert (unknown.started_at_us, unknown.node_count, unknown.expected_count) == (START + 2 * MINUTE, 1, 101)
-    fleet.tell(60, *(main.stale(name, START + 59 * MINUTE) for name in SENDERS), watched=(main,))
+    fleet.tell(60, *(main.stale(name, START + 48 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(61, 70), main)
     stale = fleet.incident(Cause.STALE)
     assert stale is not None
-    assert (stale.started_at_us, stale.node_count, stale.expected_count) == (START + 59 * MINUTE, 100, 100)
+    assert (stale.started_at_us, stale.node_count, stale.expected_count) == (START + 48 * MINUTE, 100, 100)
     fleet.tell(70, *(main.recovered(name, START + 70 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(71, 75), main)
     over = [each for each in fleet.changed if each.ended_at_us is not None]

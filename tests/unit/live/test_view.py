@@ -205,7 +205,7 @@ def test_of_a_clock_ahead_an_agent_that_is_believed_has_spoken_since_the_hub_hea
     told.at(at + SECOND, *(staying.new(name, at + SECOND + ahead) for name in ("both", "came")))
     for minute in range(1, 21):
         at += MINUTE
-        told.at(at, staying.watermark(KNOWN_UNTIL + ahead, at + ahead))
+        told.at(at, staying.watermark(KNOWN_UNTIL + SECOND + ahead, at + ahead))
         if minute < 5:
             told.at(at, leaving.watermark(START, at))
     fleet = told.fleet

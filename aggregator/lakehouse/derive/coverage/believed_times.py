@@ -1,10 +1,11 @@
-"""Say which instants of a record count, where it claims what nothing supports that the hub knows by itself.
+"""Believed instants of records: bounded by the times at which the hub stored them.
 
-Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing. So
-a store that takes a lost one's place, or another agent's, does so when it says that it did, or when the hub stored the
-first that it told, where that is earlier. Of a sender's advisories, one that claims more than ``SKEW`` beyond has no
-place in time of its own: it comes before all that its site observed later and that claims no such thing, in the site's
-order (incarnations as they reached the hub, ordinals within).
+Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing, and
+the record's other instants move with it (``archive/reach.py``). So a store that takes a lost one's place, or another
+agent's, does so when it says that it did, or when the hub stored the first that it told, where that is earlier. Of a
+sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all that
+its site observed later and that claims no such thing, in the site's order (incarnations as they reached the hub,
+ordinals within).
 
 Nobody looks back further than ``LOOK_BACK`` from the instant of a record, and none of a stream's later records looks
 back behind the creation of that stream: a last sighting, or a time observed since, that lies before counts from there.
@@ -14,36 +15,37 @@ The tables of records keep what was said.
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.reach import LOOK_BACK, SKEW
+from aggregator.archive.reach import LEAD, SKEW, believed_earlier
 from aggregator.lakehouse.derive.intervals.episodes import SENDER
 from aggregator.lakehouse.spark.effort import computed_once
 from shared.identifiers import AdvisoryKind
 
 
 def believed_advisories(advisories: DataFrame) -> DataFrame:
-    """Put what counts in the place of what rows of ``advisories`` claim; ``claimed_at`` keeps the latter.
+    """Return rows of ``advisories`` with believed instants; ``claimed_at`` keeps the claimed one.
 
-    ``is_ahead`` tells of whom ``in_site_order`` is to decide; until then ``ahead_place`` is 0.
+    Rows that ``is_ahead`` marks get their place by ``in_site_order``; until then ``ahead_place`` is 0.
     """
     claimed, stored = f.col("occurred_at"), f.col("archived_at")
     occurred = f.least(claimed, stored)
-    last_seen = f.least(f.greatest("last_seen_at", _earliest(claimed, occurred)), occurred)
+    unheard_until = f.unix_micros("unheard_until") - _lead(claimed, occurred)
     return advisories.withColumns(
         {
             "claimed_at": claimed,
             "is_ahead": f.coalesce(f.unix_micros(claimed) > f.unix_micros(stored) + SKEW, f.lit(False)),
             "occurred_at": occurred,
-            "last_seen_at": last_seen,
+            "last_seen_at": _earlier(claimed, occurred, f.col("last_seen_at")),
+            "unheard_until": f.timestamp_micros(unheard_until),
             "ahead_place": f.lit(0),
         }
     )
 
 
 def believed_watermarks(watermarks: DataFrame) -> DataFrame:
-    """Put what counts in the place of what rows of ``watermarks`` claim."""
+    """Return rows of ``watermarks`` with believed instants."""
     claimed = f.col("observed_through")
     through = f.least(claimed, "archived_at")
-    since = f.least(f.greatest("observed_since", _earliest(claimed, through)), through)
+    since = _earlier(claimed, through, f.col("observed_since"))
     return watermarks.withColumns({"observed_through": through, "observed_since": since})
 
 
@@ -83,13 +85,16 @@ def in_site_order_where_ahead(advisories: DataFrame) -> DataFrame:
     return others.unionByName(in_site_order(own).select(*others.columns))
 
 
-def _earliest(claimed: Column, counted: Column) -> Column:
-    """Give the earliest instant that a record can tell of, which counts from ``counted``."""
+def _earlier(claimed: Column, believed: Column, earlier: Column) -> Column:
+    """Return the believed instant of ``earlier`` in records that claim ``claimed``, believed to be ``believed``."""
+    believed_at, lead = f.unix_micros(believed), _lead(claimed, believed)
     # To split the text instead, Spark compiles a pattern for each row.
-    created = f.timestamp_micros(f.substring_index("incarnation", "-", 1).try_cast("bigint"))
-    return f.greatest(earlier(counted, LOOK_BACK), f.when(created <= claimed, created))
+    created_at = f.substring_index("incarnation", "-", 1).try_cast("bigint")
+    known_creation = f.when(created_at <= f.unix_micros(claimed), created_at)
+    bounds = believed_at, lead, known_creation
+    return f.timestamp_micros(believed_earlier(f.unix_micros(earlier), *bounds, f.least, f.greatest))
 
 
-def earlier(instant: Column, microseconds: int) -> Column:
-    """Give a TIMESTAMP before another."""
-    return f.timestamp_micros(f.unix_micros(instant) - microseconds)
+def _lead(claimed: Column, believed: Column) -> Column:
+    lead = f.unix_micros(claimed) - f.unix_micros(believed)
+    return f.when(lead <= LEAD, lead).otherwise(0)
