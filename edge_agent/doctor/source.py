@@ -24,11 +24,12 @@ from edge_agent.source.stream_facts import StreamInfo
 from shared.instants import format_duration, parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
-from shared.nats.server_version import version_of
+from shared.nats.server_version import release_of, unusable, version_of
 from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"
 _PROBE = "the probe"
+_UPGRADE = "upgrade the site's server"
 _CONSUMER_KEYS = "source.consumer, or site and the block's name, which it is made of,"
 _WITHOUT_PROBE = "while all senders are silent, the time is unknown and nobody is called stale"
 _REFUSED_FOR_ITS_FORM = b'{"batch":"none","seq":"none","config":"none"}'
@@ -82,10 +83,12 @@ def _of_retention(visit: Visit, name: str, block: StreamSettings, retention: str
     version, of_every = version_of(visit.client), list(needs_of_source(block))
     for need in needs_of_source(block, retention):
         if need not in of_every and version < need.since:
-            yield bad(name, need.unmet(version), "upgrade the site's server", conditions.SERVER_TOO_OLD)
+            yield bad(name, need.unmet(version), _UPGRADE, conditions.SERVER_TOO_OLD)
 
 
 def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
+    if why := unusable(release_of(visit.client)):
+        return bad(name, why, _UPGRADE, conditions.SERVER_TOO_OLD)
     if visit.is_denied(subject):
         return visit.refusal(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
     kind = conditions.STREAM_NOT_READ

@@ -26,7 +26,7 @@ from shared.nats.connection import (
     request_json,
 )
 from shared.nats.secrets import login
-from shared.nats.server_version import version_of
+from shared.nats.server_version import doubts, release_of, unusable
 
 CONNECT_DEADLINE = 4.0
 ANSWER_DEADLINE = 3.0
@@ -174,7 +174,12 @@ async def check_servers(
 
 def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -> Iterator[Finding]:
     """Say what a server is too old for, and that its certificate expires soon."""
-    version = version_of(visit.client)
+    release = release_of(visit.client)
+    version = release[:2]
+    if why := unusable(release):
+        yield bad(subject, f"{server}: {why}", kinds.SERVER_TOO_OLD.remedy, kinds.SERVER_TOO_OLD)
+    for why in doubts(release):
+        yield warning(subject, f"{server}: {why}", kinds.SERVER_TOO_OLD.remedy, kinds.SERVER_TOO_OLD)
     for need in needs:
         if version < need.since:
             text, remedy = f"{server}: {need.unmet(version)}", "upgrade it, or change that setting"

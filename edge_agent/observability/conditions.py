@@ -299,7 +299,8 @@ POLICY_REFUSED = Kind(
 SERVER_TOO_OLD = Kind(
     "server_too_old",
     _W,
-    "A server that a link leads to is older than what a setting needs; where there is another way, the agent takes it.",
+    "A server that a link leads to is too old, older than a setting needs, or has known security holes; where there is "
+    "another way, the agent takes it.",
     "upgrade that server, or change the setting that is named",
 )
 CERTIFICATE_EXPIRES = Kind(

@@ -18,7 +18,7 @@ from edge_agent.runtime.links import Links, OpenLink, beside
 from shared.certificates import NotACertificate, valid_until
 from shared.nats.connection import ConnectFailed
 from shared.nats.expiry import expiry, own_expiries
-from shared.nats.server_version import RESETS_CONSUMERS, TAKES_BATCHES, Version, version_of
+from shared.nats.server_version import RESETS_CONSUMERS, TAKES_BATCHES, Version, doubts, release_of, unusable
 from shared.tasks import is_cancelled
 
 LOOK_EVERY = 60.0
@@ -80,8 +80,9 @@ class ServerWatch:
 
     async def _look_at(self, opened: OpenLink) -> None:
         part = opened.part
-        version = version_of(opened.client)
-        unmet = [need.unmet(version) for need in self._needs.get(part, ()) if version < need.since]
+        release = release_of(opened.client)
+        unmet = [*filter(None, [unusable(release)]), *doubts(release)]
+        unmet += [need.unmet(release[:2]) for need in self._needs.get(part, ()) if release[:2] < need.since]
         self._board.condition(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
         said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
         self._board.condition(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))

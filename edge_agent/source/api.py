@@ -25,7 +25,7 @@ from shared.nats.jetstream_api import (
     api_prefix,
     request_json,
 )
-from shared.nats.server_version import FINDS_BY_TIME, RESETS_CONSUMERS, is_older
+from shared.nats.server_version import FINDS_BY_TIME, RESETS_CONSUMERS, is_older, release_of, unusable
 from shared.nats.stream_messages import StoredMessage, get_message
 
 log = logging.getLogger("muster.agent")
@@ -151,6 +151,8 @@ class SourceApi:
         return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self.address.filter_subject or ">"})
 
     async def _info(self) -> StreamInfo:
+        if why := unusable(release_of(self._client)):
+            raise SourceUnavailable(why)
         info = await self._request(f"STREAM.INFO.{self._stream}", None, StreamInfo)
         if info.cluster.is_leaderless:
             raise SourceUnavailable(f"stream {self._stream} has no leader among the servers of its cluster")

@@ -81,8 +81,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a server shall be. Ports of 0 are chosen by the system, and kept over restarts.
 
     ``domain``: its JetStream domain ("": none of its own). ``sync_always``: acknowledge after fsync, as a site should.
-    ``leaf_port``: where it accepts leaf connections (None: nowhere); its address is not advertised, so that leaves stay
-    on the way they were given. ``max_file``, ``max_memory``: JetStream's limits as nats-server writes them.
+    ``leaf_port``: where it accepts leaf connections (None: nowhere); by ``leaf_options`` its address is not advertised,
+    so that leaves stay on the way they were given. ``max_file``, ``max_memory``: JetStream's limits as nats-server
+    writes them.
     ``extra_config``: further lines at the top level (accounts, TLS, ...); ``jetstream_config``: in JetStream's block.
     """
 
@@ -96,6 +97,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_file: str = ""
     max_memory: str = ""
     leaf_port: int | None = None
+    leaf_options: str = "no_advertise: true"
     leaf_remotes: tuple[LeafRemote, ...] = ()
     jetstream_config: str = ""
     extra_config: str = ""
@@ -307,7 +309,7 @@ class EmbeddedNats:
         lines = []
         if self.settings.leaf_port is not None:
             address = quoted(f"{self.settings.host}:{self._leaf_port}")
-            lines += [f"  listen: {address}", "  no_advertise: true"]
+            lines += [f"  listen: {address}", f"  {self.settings.leaf_options}"]
         if self.settings.leaf_remotes:
             remotes = [
                 f"    {{ url: {quoted(remote.url)}, {remote.options} }}" for remote in self.settings.leaf_remotes

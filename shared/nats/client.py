@@ -241,6 +241,11 @@ class EdgeClient(DirectClient):
         return self.is_connected and (self._reconnection_task is None or self._reconnection_task.done())
 
     @property
+    def server_domain(self) -> str:
+        """The JetStream domain of the connected server; "" where it has none."""
+        return str(self._server_info.get("domain", ""))
+
+    @property
     def connection(self) -> Connection | None:
         """Give the socket of the connection, None where there is none."""
         writer = getattr(self._transport, "_io_writer", None)

@@ -35,11 +35,15 @@ from aggregator.topology.observed.state import (
     silence,
     sources_of,
 )
+from shared.nats.client import EdgeClient
 from shared.nats.connection import ApiError, RequestFailed, request_json
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, domain_of
+from shared.nats.server_version import parse_release, release_of
 
 _FIRST_DEADLINE = 2.0
 _AT_ONCE = 32
+_RELEASE = "_nats.ver"
+"""Where a server from 2.11 on tells its version, in the metadata of each stream."""
 
 T = TypeVar("T")
 
@@ -111,6 +115,8 @@ async def _observe_place(place: Place, asked: list[Desired | Origin], opened: Co
         found.unreachable[place] = str(error)
         return
     found.levels[place] = info.api.level
+    if isinstance(client, EdgeClient) and place.domain in ("", client.server_domain):
+        found.releases[place] = release_of(client)
     found.rooms[place] = Room(info.storage, max(0, info.limits.max_storage))
     turns = asyncio.Semaphore(_AT_ONCE)
     streams = [each for each in asked if not isinstance(each, DesiredConsumer)]
@@ -146,6 +152,9 @@ async def _observe_stream(client: Client, asked: DesiredStream | Origin, found: 
             raise
     else:
         found.streams[asked.place, asked.name] = answer
+        told = (answer.config.get("metadata") or {}).get(_RELEASE)
+        if told:
+            found.releases.setdefault(asked.place, parse_release(told))
 
 
 async def _observe_last_matching(client: Client, asked: Origin, found: Found) -> None:

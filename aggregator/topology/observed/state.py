@@ -5,6 +5,7 @@ import msgspec
 from aggregator.topology.desired.confinement import filters_of, is_confined, taken_subjects
 from aggregator.topology.desired.model import Config, ConsumerKey, Place, StreamKey
 from shared.nats.jetstream_api import domain_of
+from shared.nats.server_version import Release
 
 _REPORTS_SEQUENCES = 5
 """JetStream's API level that says how far each source has come (nats-server 2.15)."""
@@ -139,6 +140,7 @@ class Found(msgspec.Struct, frozen=True):
     ``orphans``: consumers with names such as we give, beside those that are wanted.
     ``again``: what somebody wants to be taken whole once more: who copies, and what.
     ``rooms``: of each place, how much its streams take.
+    ``releases``: of each place, its nats-server, where a stream or the connection tells it.
     """
 
     streams: dict[StreamKey, FoundStream]
@@ -151,6 +153,7 @@ class Found(msgspec.Struct, frozen=True):
     silent: dict[ConsumerKey, str] = {}
     again: frozenset[tuple[StreamKey, StreamKey]] = frozenset()
     rooms: dict[Place, Room] = {}
+    releases: dict[Place, Release] = {}
 
     def taken(self, copier: StreamKey, source: Config) -> int:
         """Give the origin's sequence that a source of ``copier``, as it was found, has come to, 0 for none.

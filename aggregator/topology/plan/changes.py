@@ -42,6 +42,7 @@ from aggregator.topology.plan.differences import (
 )
 from aggregator.topology.plan.durable_sources import undecided, with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms, harms
+from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
 from aggregator.topology.plan.orphans import orphans
 from aggregator.topology.plan.recreations import needs_another_stream, streams_to_recreate
 from aggregator.topology.plan.refusals import gatherings, refusals
@@ -107,7 +108,7 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
 
     Before all of it, streams that take messages of another size, copies first.
     """
-    decided = with_durable_sources(copies_to_restart(wanted, found), found)
+    decided = with_durable_sources(copies_to_restart(without_unknown_fields(wanted, found), found), found)
     wanted = undecided(decided, found)
     to_recreate, left = streams_to_recreate(wanted, found), orphans(wanted, found)
     problems = dict(found.unreachable)
@@ -145,9 +146,14 @@ def plan(wanted: Iterable[Desired], found: Found) -> Plan:
     return Plan(
         tuple(change for change in in_order if change.place not in silent),
         problems,
-        tuple(refusals(decided, found)),
+        (*(f"{place}: {why}" for place, why in unusable_servers(found)), *refusals(decided, found)),
         tuple(change for change in in_order if change.place in silent and change.action is Action.DELETE),
-        (*gatherings(decided, found), *by_hand, *not_copied(found)),
+        (
+            *(f"{place}: {why}" for place, why in server_doubts(decided, found)),
+            *gatherings(decided, found),
+            *by_hand,
+            *not_copied(found),
+        ),
         tuple(sorted(key for key in sealed if key[0] not in problems)),
     )
 

@@ -51,12 +51,13 @@ def server_config(
         lines += _block("feature_flags", ["js_api_reply_v2: true"])
     if server.takes_leaves:
         tls = _tls(files, handshake_first=True) if wanted.encrypt else []
-        # Leaves otherwise learn of further addresses, and go round a proxy or load balancer.
+        # Leaves learn the addresses that they were given, and none that goes round a proxy or load balancer. Servers
+        # before 2.15 take a hub of 2.15 that advertises none (no_advertise) for a port of clients, and never link.
         lines += _block(
             "leafnodes",
             [
                 _listen(server, wanted, wanted.leaf_port),
-                "no_advertise: true",
+                f"advertise: {quoted(authority(server.address.host, wanted.leaf_port))}",
                 *tls,
             ],
         )

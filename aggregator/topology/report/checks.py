@@ -16,6 +16,7 @@ from aggregator.topology.observed.state import Found, FoundStream, sealed, silen
 from aggregator.topology.plan.differences import NEARLY_FULL
 from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
+from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.report.evidence import Block, Evidence, Waiting
 from aggregator.topology.report.findings import Finding, Kind, Severity
@@ -45,13 +46,15 @@ def check(
     topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: Evidence, limits: Limits
 ) -> list[Finding]:
     """List what is wrong, the worst first."""
-    wanted = with_durable_sources(wanted, found)
+    wanted = with_durable_sources(without_unknown_fields(wanted, found), found)
     shown = report(wanted, found)
     judged = [
         *(Kind.UNREACHABLE.of(str(place), reason) for place, reason in found.unreachable.items()),
         # Of all, wanted or only copied: nobody knows how it is.
         *(Kind.NO_ANSWER.of(str(key[0]), silence(key, found)) for key in sorted(found.silent)),
         *_streams(wanted, found),
+        *(Kind.SERVER_TOO_OLD.of(str(place), why) for place, why in unusable_servers(found)),
+        *(Kind.SERVER_TOO_OLD.of(str(place), why, Severity.WARNING) for place, why in server_doubts(wanted, found)),
         *_harms(wanted, found),
         *_refused(wanted, found),
         *_fullnesses(topology, wanted, found, limits),

@@ -41,6 +41,11 @@ class Kind(Enum):
         "The hub, or the JetStream domain of a region, does not answer.",
         "start its servers, or mend the link between them and the hub; what regions store meanwhile comes later",
     )
+    SERVER_TOO_OLD = (
+        _GRADED,
+        "A nats-server is too old to be used, or for what is wanted of it, or has known security holes.",
+        "upgrade it as the line says; docs/reference/versions.md lists the versions that were tried together",
+    )
     NO_ANSWER = (
         _C,
         "A stream or a consumer of a place that answers gives no answer itself.",
@@ -104,7 +109,10 @@ class Kind(Enum):
     ORIGIN_SILENT = (
         _GRADED,
         "A copy has not heard from its origin for longer than --silent says.",
-        "see that the origin's servers run and that the link to them is up",
+        (
+            "see that the origin's servers run and that the link to them is up; where both are well, at the copy's"
+            " place: nats stream cluster step-down STREAM (a source of nats-server 2.14.2 stood still for 22 hours)"
+        ),
     )
     ANOTHER_PAST = (
         _C,

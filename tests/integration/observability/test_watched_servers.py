@@ -13,7 +13,7 @@ from shared.embedded import server as embedded_nats
 from shared.identifiers import AdvisoryKind
 from shared.nats.connection import AuthSettings, TlsSettings, connect
 from shared.nats.jetstream_api import request_json
-from shared.nats.server_version import Version
+from shared.nats.server_version import Release
 from shared.settings import FilePath
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, deployed
 from tests.support.agent.agent_within import agent_within
@@ -104,16 +104,16 @@ async def test_a_jwt_about_to_expire_is_told_by_agent_doctor_and_check(tmp_path:
 async def test_a_server_too_old_for_a_setting_is_told_with_the_settings_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def old(_client: object) -> Version:
-        return 2, 10
+    def old(_client: object) -> Release:
+        return 2, 12, 8
 
-    monkeypatch.setattr(server_watch, "version_of", old)
+    monkeypatch.setattr(server_watch, "release_of", old)
     settings = SETTINGS.replace("[stream.source]", "[stream.source]\ncreate_consumer = false")
     async with deployed(tmp_path, settings) as deployment, agent_within(deployment.agent.config):
         await until(shows(deployment.agent, "server_too_old"), "the agent says it")
         found = (await deployment.agent.status_json())["conditions"]
         (said,) = [each["what"] for each in found if each["name"] == "server_too_old"]
-        needed = "nats-server 2.10 is older than 2.14, which source.create_consumer = false needs: "
+        needed = "nats-server 2.12 is older than 2.14, which source.create_consumer = false needs: "
         assert said.startswith(needed)
 
 

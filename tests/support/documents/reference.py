@@ -14,6 +14,7 @@ from tests.support.documents.hub_condition_reference import hub_condition_refere
 from tests.support.documents.metric_reference import metric_reference
 from tests.support.documents.settings_reference import FILES, settings_reference
 from tests.support.documents.table_reference import table_reference
+from tests.support.documents.version_reference import version_reference
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
@@ -22,6 +23,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "conditions.md": condition_reference,
     "hub_conditions.md": hub_condition_reference,
     "metrics.md": metric_reference,
+    "versions.md": version_reference,
     "muster-agent.md": lambda: command_reference(agent_cli, "muster-agent"),
     "muster-aggregator.md": lambda: command_reference(aggregator_cli, "muster-aggregator"),
     **{file.page: lambda file=file: settings_reference(file) for file in FILES},  # type: ignore[misc]

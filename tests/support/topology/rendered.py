@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -214,10 +215,13 @@ def muster(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str
 
 @contextmanager
 def running_servers(
-    directory: Path, names: Sequence[str], addresses: Iterable[tuple[str, int]]
+    directory: Path,
+    names: Sequence[str],
+    addresses: Iterable[tuple[str, int]],
+    commands: Mapping[str, str] = MappingProxyType({}),
 ) -> "Iterator[dict[str, subprocess.Popen[bytes]]]":
     """Start servers on the configurations that are there, and wait until all listen; end them."""
-    running = {name: _start(directory, name) for name in names}
+    running = {name: _start(directory, name, commands.get(name, "")) for name in names}
     try:
         for address in addresses:
             _until_listening(address)
@@ -230,11 +234,15 @@ def running_servers(
 
 @contextmanager
 def rendered_servers(
-    directory: Path, further: str = "", away: Sequence[str] = (), max_store: str = "0"
+    directory: Path,
+    further: str = "",
+    away: Sequence[str] = (),
+    max_store: str = "0",
+    commands: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Rendered]:
     """Render, with ``further`` tables, start the servers, lay out the streams; end the servers.
 
-    ``away``: regions of ``further``, whose servers are not started.
+    ``away``: regions of ``further``, whose servers are not started. ``commands``: of servers of other versions.
     """
     ports = dict(zip(("leaf", "hub", "region", "site"), free_ports(4), strict=True))
     (directory / "topology.toml").write_text(
@@ -244,16 +252,17 @@ def rendered_servers(
     assert done.returncode == 0, done.stderr
     named = {"hub": ports["hub"], "eu-west": ports["region"], "dub1": ports["site"], "leaf": ports["leaf"]}
     rendered = Rendered(directory, named)
-    with running_servers(directory, SERVERS, [("127.0.0.1", rendered.ports[server]) for server in SERVERS]) as running:
+    addresses = [("127.0.0.1", rendered.ports[server]) for server in SERVERS]
+    with running_servers(directory, SERVERS, addresses, commands) as running:
         rendered.running = running
         lay_out(directory, away)
         yield rendered
 
 
-def _start(directory: Path, server: str) -> "subprocess.Popen[bytes]":
+def _start(directory: Path, server: str, command: str = "") -> "subprocess.Popen[bytes]":
     with (directory / f"{server}.log").open("ab") as log:
         return subprocess.Popen(
-            [find_command(), "-c", str(directory / "nats" / server / "nats-server.conf")],
+            [command or find_command(), "-c", str(directory / "nats" / server / "nats-server.conf")],
             stdout=log,
             stderr=log,
             preexec_fn=dies_with(os.getpid()),  # noqa: PLW1509 - one system call, nothing that could deadlock
