@@ -89,6 +89,16 @@ class Guard:
                 return right
         return Right.NONE
 
+    def reader_of(self, scope: Scope, headers: Headers) -> tuple[str, str]:
+        """Return the hash of a known token and the address that a request comes from; "" if unknown.
+
+        The proxy alone may connect, so that the last address that it names is the one it got the request from.
+        """
+        token, client = _token(headers), scope.get("client")
+        address = headers.getlist("x-forwarded-for")[-1:] if self._proxy else [client[0]] if client else []
+        known = hashlib.sha256(token.encode()).hexdigest() if self.right_of_token(token) else ""
+        return known, "".join(address).rpartition(",")[2].strip()
+
     def refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Say with which status, and why, a request is refused before anything looks at it; None: it is not."""
         host = _host_name(headers.get("host", ""))

@@ -82,5 +82,7 @@ class LiveCollector(Collector):
         yield refused
         yield CounterMetricFamily("muster_live_restored", "Archives that took another's place", service.feed.restored)
         yield GaugeMetricFamily("muster_live_listeners", "Open streams of events", service.broadcast.listener_count)
+        refused_streams = service.places.refused_count
+        yield CounterMetricFamily("muster_live_listeners_refused", "Streams of events without a place", refused_streams)
         dropped = service.broadcast.dropped_count
         yield CounterMetricFamily("muster_live_listeners_dropped", "Listeners that were too slow", dropped)

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.api import (
@@ -44,6 +44,7 @@ from aggregator.live.fold.changes import Changes, StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.service import answers
+from aggregator.live.service.connections import StreamPlaces, network_of
 from aggregator.live.service.events import Broadcast
 from aggregator.live.service.facts import FactsFinder
 from aggregator.live.service.guard import COOKIE, Guard, GuardedApp, Right
@@ -123,6 +124,7 @@ class Service:
         self.settings, self.guard = settings, Guard(settings.live)
         self._operations, self.extensions = operations, extensions
         self.broadcast = Broadcast(secrets.token_hex(4))
+        self.places = StreamPlaces()
         self.message_count = 0
         lakehouse = settings.lakehouse
         self.feed = Feed(
@@ -358,7 +360,7 @@ class Service:
 
     async def _get_events(self, request: Request) -> Response:
         last_id = request.headers.get("last-event-id", request.query_params.get("last_event_id", ""))
-        return EventSourceResponse(self.broadcast.listen(last_id), ping=PING)
+        return _EventStream(self, self.guard.reader_of(request.scope, request.headers), last_id)
 
     async def _post_operation(self, request: Request) -> Response:
         if self.guard.right_of(request.headers) < Right.OPERATE:
@@ -394,6 +396,28 @@ class Service:
 
     async def _get_metrics(self, _request: Request) -> Response:
         return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class _EventStream(Response):
+    """The stream of events, while there is a place for it."""
+
+    def __init__(self, service: Service, reader: tuple[str, str], last_id: str) -> None:
+        self._service, self._last_id = service, last_id
+        self._token, self._address = reader[0], network_of(reader[1])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the client is gone, or refuse in one line."""
+        places = self._service.places
+        refusal = places.take(self._token, self._address)
+        if refusal is not None:
+            headers = {"Retry-After": str(PING), "Connection": "close"}
+            await _refused(*refusal, headers)(scope, receive, send)
+            return
+        try:
+            events = EventSourceResponse(self._service.broadcast.listen(self._last_id), ping=PING)
+            await events(scope, receive, send)
+        finally:
+            places.leave(self._token, self._address)
 
 
 class _Session(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,12 +1,16 @@
 """Many who listen, and some who do nothing, or do it slowly, hold up nobody else and cost the service no memory."""
 
 import asyncio
+import hashlib
 import http.client
+import json
 import os
 import resource
 import signal
 import socket
 import ssl
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -16,7 +20,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from aggregator.live.service.connections import MOST, bounded
+from aggregator.live.service.connections import MOST, MOST_OF_ADDRESS, MOST_OF_TOKEN, MOST_STREAMS, bounded
 from aggregator.live.service.events import WAITING
 from shared.instants import HOUR, MINUTE
 from shared.nats.settings import ConnectionSettings
@@ -118,6 +122,64 @@ async def test_whoever_sends_no_whole_request_is_cut_and_never_keeps_others_out(
         assert (await asyncio.to_thread(service.request, "/healthz")).status == 200
         await until(lambda: sum(map(is_cut, [*slow, *many])) >= 100, "there is room")
         await until(lambda: all(map(is_cut, [*slow, *many])), "patience ends")
+
+
+def stream(service: LiveService, token: str = "", source: str = "127.0.0.1") -> tuple[http.client.HTTPConnection, Any]:
+    """Ask for events; return the connection and its answer, of which a stream's goes on."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=DEADLINE, source_address=(source, 0))
+    connection.request("GET", "/api/v1/events", headers={"Authorization": f"Bearer {token}"} if token else {})
+    return connection, connection.getresponse()
+
+
+def test_streams_of_one_token_leave_places_for_others(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "readers").write_text("".join(f"{hashlib.sha256(each).hexdigest()}\n" for each in (b"one", b"other")))
+    with serving(tmp_path, hub.connection, 'read_token_file = "readers"\n') as service, ExitStack() as stack:
+        answers = []
+        for _ in range(MOST + 10):
+            connection, answer = stream(service, "one")
+            stack.callback(connection.close)
+            answers.append(answer)
+        statuses = [answer.status for answer in answers]
+        assert statuses == [200] * MOST_OF_TOKEN + [429] * (len(answers) - MOST_OF_TOKEN)
+        refusal = answers[-1]
+        assert refusal.getheader("Retry-After") == "15"
+        assert json.loads(refusal.read())["error"].startswith(f"this token has {MOST_OF_TOKEN} open event streams")
+        headers = {"Authorization": "Bearer other"}
+        assert [service.request(path, headers=headers).status for path in ("/healthz", "/metrics")] == [200, 200]
+        other, answer = stream(service, "other")
+        assert answer.status == 200
+        other.close()
+        # A place is free once its stream has ended.
+        answers[0].close()
+        stack.close()
+
+        def has_place() -> bool:
+            connection, answer = stream(service, "one")
+            connection.close()
+            return bool(answer.status == 200)
+
+        ends_at = time.monotonic() + DEADLINE
+        while not has_place():
+            assert time.monotonic() < ends_at
+
+
+def test_streams_of_nobody_and_answers_that_are_not_taken_leave_places_for_others(service: LiveService) -> None:
+    with ExitStack() as stack:
+        statuses = Counter[int]()
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+            for _ in range(MOST_OF_ADDRESS + 1):
+                connection, answer = stream(service, source=source)
+                stack.callback(connection.close)
+                statuses[answer.status] += 1
+        assert statuses == {200: MOST_STREAMS, 429: 1, 503: 3 * (MOST_OF_ADDRESS + 1) - MOST_STREAMS - 1}
+        assert [service.request(path).status for path in ("/healthz", "/metrics")] == [200, 200]
+    with ExitStack() as stack:
+        for _ in range(MOST):
+            stack.enter_context(idle(service, ASKED))
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, source_address=("127.0.0.2", 0))
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 async def test_a_handshake_of_tls_that_stalls_is_cut_too(tmp_path: Path) -> None:
