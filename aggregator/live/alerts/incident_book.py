@@ -18,9 +18,9 @@ from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, Key, Ru
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
-from aggregator.live.fold.view import SiteVersion, View
+from aggregator.live.fold.view import SiteVersion, View, cancellations
 from shared.instants import SECOND
-from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
+from shared.policy import DeclareMaintenance, Scope
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS incidents (
@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS incidents (
 CREATE INDEX IF NOT EXISTS incidents_by_start ON incidents (started_at_us DESC);
 -- ended: the stage of the news.
 CREATE TABLE IF NOT EXISTS notices (
-    receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,
+    receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL, told_count INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (receiver, incident_id, ended)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS receivers (receiver TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -43,7 +43,8 @@ SELECT body, stage FROM (
 ) AS due JOIN incidents USING (incident_id)
 WHERE NOT EXISTS (SELECT 1 FROM notices WHERE receiver = :receiver AND incident_id = due.incident_id AND ended = stage)
     AND (stage = 1 AND :began OR coalesce(json_extract(CAST(body AS TEXT), '$.within'), '') = '')
-    AND (stage < 2 OR :began)
+    AND (stage < 2 OR json_extract(CAST(body AS TEXT), '$.told_count') > (
+        SELECT max(told_count) FROM notices WHERE receiver = :receiver AND incident_id = due.incident_id))
 ORDER BY started_at_us, stage LIMIT :limit
 """.replace(
     ":began",
@@ -82,6 +83,8 @@ class IncidentBook:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.executescript(_SCHEMA)
+        if "told_count" not in {row[1] for row in self._database.execute("PRAGMA table_info (notices)")}:
+            self._database.execute("ALTER TABLE notices ADD COLUMN told_count INTEGER NOT NULL DEFAULT 0")
         rows = self._database.execute("SELECT body FROM incidents WHERE ended_at_us IS NULL ORDER BY started_at_us")
         self._rules, self._read_since = rules, 0
         self._fleet_ref: ref[Fleet] | None = None
@@ -164,7 +167,7 @@ class IncidentBook:
         with self._database as database:
             if database.execute("INSERT OR IGNORE INTO receivers VALUES (?)", (receiver,)).rowcount:
                 database.execute(
-                    "INSERT OR IGNORE INTO notices SELECT ?, incident_id, stage FROM incidents,"
+                    "INSERT OR IGNORE INTO notices SELECT ?, incident_id, stage, 0 FROM incidents,"
                     " (SELECT 0 AS stage UNION SELECT 1) WHERE ended_at_us IS NOT NULL",
                     (receiver,),
                 )
@@ -173,7 +176,7 @@ class IncidentBook:
         """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end.
 
         What is part of a wider incident is not told of; of its end is who was told of its beginning. That it has grown
-        is told to those who were told of fewer, once however often it has.
+        is news to a receiver to whom fewer were reported than it had grown to, once however often it has grown.
         """
         rows = self._database.execute(_NEWS, {"receiver": receiver, "limit": limit})
         return [News(_read(row), row[1]) for row in rows]
@@ -184,11 +187,12 @@ class IncidentBook:
         for incident, stage in news:
             # Who is told of a beginning is told of how large it is by then.
             known = (0, 1 + incident.growth_count) if not stage and incident.growth_count else (stage,)
-            rows += [(receiver, each, incident.incident_id, incident.ended_at_us) for each in known]
+            ended_at, told_count = incident.ended_at_us, incident.node_count
+            rows += [(receiver, each, incident.incident_id, ended_at, told_count) for each in known]
         if rows:
             with self._database as database:
                 database.executemany(
-                    "INSERT OR IGNORE INTO notices SELECT ?1, incident_id, ?2 FROM incidents"
+                    "INSERT OR IGNORE INTO notices SELECT ?1, incident_id, ?2, ?5 FROM incidents"
                     " WHERE incident_id = ?3 AND (?2 <> 1 OR ended_at_us = ?4)",
                     rows,
                 )
@@ -311,16 +315,14 @@ def _scopes(block: Block) -> tuple[Scope, Scope, Scope]:
 
 
 def ended_maintenance(fleet: Fleet, now: int) -> dict[Scope, int]:
-    """Give when the last maintenance of each scope as a whole ended: at its end, or when it was taken back."""
-    cancelled = {
-        (each.stream_created_at, each.order.revision): each.given_at
-        for each in fleet.revisions.values()
-        if isinstance(each.order, CancelMaintenance)
-    }
+    """Return when the last maintenance of each scope as a whole ended: at its end, or when it was cancelled."""
+    cancelled = cancellations(fleet)
     ended: dict[Scope, int] = {}
     for key, each in fleet.revisions.items():
         if isinstance(each.order, DeclareMaintenance) and not each.order.sender_ids:
-            ended_at = min(each.order.ended_at_us, cancelled.get(key, each.order.ended_at_us))
+            ended_at = each.order.ended_at_us
+            if key in cancelled:
+                ended_at = min(ended_at, cancelled[key].given_at)
             if each.order.started_at_us < ended_at <= now:
                 ended[each.scope] = max(ended.get(each.scope, 0), ended_at)
     return ended

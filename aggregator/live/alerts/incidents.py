@@ -363,7 +363,7 @@ def _opened(seen: Observation) -> Incident | None:
         nodes=seen.nodes,
         blocks=seen.blocks,
         retired_before=seen.retired_count,
-        told_count=seen.unplanned_count,
+        told_count=seen.node_count,
     )
 
 
@@ -398,7 +398,7 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
         nodes=nodes,
         blocks=tuple(dict.fromkeys((*incident.blocks, *seen.blocks))),
         growth_count=incident.growth_count + has_grown,
-        told_count=seen.unplanned_count if has_grown else told_count,
+        told_count=seen.node_count if has_grown else told_count,
         larger_since_us=None if has_grown else larger_since,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,

@@ -327,6 +327,37 @@ def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_
     assert told(fleet.book) == [(began.incident.incident_id, "ended")]
 
 
+def test_a_receiver_that_is_told_late_of_a_beginning_is_not_told_that_it_grew_to_that(
+    fleet: Minutes, main: Block
+) -> None:
+    fleet.tell(1, *(main.stale(name, START) for name in SENDERS[:10]), watched=(main,))
+    fleet.until(range(2, 4), main)
+    fleet.tell(4, *(main.stale(name, START + 3 * MINUTE) for name in SENDERS[10:30]), watched=(main,))
+    (began,) = fleet.book.news("ops")
+    assert (began.event, began.incident.node_count) == ("began", 30)
+    fleet.book.acknowledge("ops", [began])
+    fleet.until(range(5, 9), main)
+    incident = fleet.incident(Cause.STALE)
+    assert incident is not None
+    assert (incident.growth_count, incident.told_count, fleet.book.news("ops")) == (1, 30, [])
+    fleet.tell(9, *(main.stale(name, START + 8 * MINUTE) for name in SENDERS[30:]), watched=(main,))
+    fleet.until(range(10, 14), main)
+    assert [(each.event, each.incident.node_count) for each in fleet.book.news("ops")] == [("grew", 100)]
+
+
+def test_notices_of_an_older_release_are_kept(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "incidents.db")) as database:
+        database.execute(
+            "CREATE TABLE notices (receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL,"
+            " PRIMARY KEY (receiver, incident_id, ended)) WITHOUT ROWID"
+        )
+        database.execute("INSERT INTO notices VALUES ('ops', '1', 0)")
+        database.commit()
+    IncidentBook(tmp_path / "incidents.db", Rules()).close()
+    with closing(sqlite3.connect(tmp_path / "incidents.db")) as database:
+        assert database.execute("SELECT * FROM notices").fetchall() == [("ops", "1", 0, 0)]
+
+
 def test_a_pair_of_which_one_is_alone_is_one_incident_however_many_blocks_say_so(fleet: Minutes) -> None:
     blocks = [Block("eu-west", "dub1", name, agent="dub1-b") for name in ("main", "rack9", "inventory")]
     fleet.tell(0, *(block.new("web1", START) for block in blocks), watched=tuple(blocks))

@@ -38,6 +38,18 @@ def test_growth_is_told_of_where_a_beginning_would_be(now_stale: int, changed: d
     assert watch.open[STALE].growth_count == grows
 
 
+def test_an_incident_has_not_grown_to_what_it_began_with_when_maintenance_of_some_ends() -> None:
+    watch = Watch()
+    watch.see(Site(stale=many(24), planned_count=12, known_until_us=NOON + MINUTE))
+    assert watch.open[STALE].node_count == 24
+    for minute in range(2, 8):
+        watch.see(Site(stale=many(24), known_until_us=NOON + minute * MINUTE))
+    assert watch.open[STALE].growth_count == 0
+    for minute in range(8, 12):
+        watch.see(Site(stale=many(48), known_until_us=NOON + minute * MINUTE))
+    assert (watch.open[STALE].growth_count, watch.open[STALE].told_count) == (1, 48)
+
+
 def test_numbers_that_go_up_and_down_or_that_nobody_watched_are_no_growth() -> None:
     watch = Watch()
     watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
