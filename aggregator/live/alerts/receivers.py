@@ -327,7 +327,8 @@ class _Alertmanager:
     def _watchdog(self, now_us: int) -> dict[str, Any]:
         lasts = int(5 * self.repeats_after * SECOND)
         return {
-            "labels": {"alertname": WATCHDOG, "severity": "none"},
+            # Prometheus has a watchdog of the same name: with the same labels, it would stand in for a dead hub.
+            "labels": {"alertname": WATCHDOG, "severity": "none", "source": "hub"},
             "annotations": {"summary": "Muster's hub is awake and keeps up: this alert always fires."},
             "endsAt": format_instant(now_us + lasts),
             "generatorURL": self._page,

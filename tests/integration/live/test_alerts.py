@@ -522,6 +522,8 @@ async def test_an_alertmanager_holds_an_incident_until_it_ends(
         await until(lambda: notified() == ["firing"], "Alertmanager notified")
         held = _alerts_of(url)
         assert set(held) == {"MusterSendersStale", WATCHDOG}
+        # Prometheus' own has another source.
+        assert held[WATCHDOG]["labels"] == {"alertname": WATCHDOG, "severity": "none", "source": "hub"}
         firing = held["MusterSendersStale"]
         assert firing["labels"]["incident"] == incident.incident_id
         assert firing["annotations"]["summary"].startswith("eu.dub1: 214 of 230 stale since ")
