@@ -82,7 +82,10 @@ class Counts(msgspec.Struct):
 
 
 class Maintenance(msgspec.Struct, frozen=True):
-    """A declared maintenance that holds: of a region, site or block, or of ``senders`` (none: of all)."""
+    """A declared maintenance of a region, site or block, or of ``senders`` (none: of all).
+
+    It ends at ``cancelled_at_us``, if ``cancelled_by`` took it back before (0 and "": nobody did).
+    """
 
     revision: int
     scope: str
@@ -91,6 +94,8 @@ class Maintenance(msgspec.Struct, frozen=True):
     reason: str
     author: str
     senders: tuple[str, ...] = ()
+    cancelled_at_us: int = 0
+    cancelled_by: str = ""
 
 
 class BlockView(msgspec.Struct, frozen=True, kw_only=True):

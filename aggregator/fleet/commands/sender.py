@@ -78,7 +78,10 @@ def lines(story: SenderStory) -> Iterator[str]:
         yield f"what was told of it last: {found.last_state}"
     for each in story.maintenance:
         span = f"{format_instant(each.started_at_us)} to {format_instant(each.ended_at_us)}"
-        yield f"maintenance {span}, by {each.author}: {each.reason} (revision {each.revision})"
+        end = (
+            f", cancelled {format_instant(each.cancelled_at_us)} by {each.cancelled_by}" if each.cancelled_at_us else ""
+        )
+        yield f"maintenance {span}, by {each.author}: {each.reason} (revision {each.revision}){end}"
     for order in story.orders:
         given_at = format_instant(order.given_at_us)
         yield f"{order.kind} ordered by {order.author} at {given_at} (revision {order.revision})"

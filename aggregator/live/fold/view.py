@@ -24,6 +24,7 @@ from aggregator.live.api import (
     State,
     UnknownReason,
 )
+from aggregator.live.fold.changes import Revision
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
@@ -375,11 +376,7 @@ def _reason_at_site(block: Block) -> UnknownReason:
 def current_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
     """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
-    cancelled = {
-        (each.stream_created_at, each.order.revision)
-        for each in fleet.revisions.values()
-        if isinstance(each.order, CancelMaintenance)
-    }
+    cancelled = cancellations(fleet)
     for key, each in fleet.revisions.items():
         order = each.order
         if (
@@ -387,20 +384,31 @@ def current_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]
             and order.started_at_us <= now < order.ended_at_us
             and key not in cancelled
         ):
-            found[each.scope].append(maintenance_of(each.revision, each.scope, order, each.author))
+            found[each.scope].append(maintenance_of(each, order))
     return dict(found)
 
 
-def maintenance_of(revision: int, scope: Scope, order: DeclareMaintenance, author: str) -> Maintenance:
-    """Say in the service's words what was declared."""
+def cancellations(fleet: Fleet) -> dict[tuple[int, int], Revision]:
+    """Return the revisions that cancel a maintenance, by the key of the one that declares it."""
+    return {
+        (each.stream_created_at, each.order.revision): each
+        for _, each in sorted(fleet.revisions.items(), reverse=True)
+        if isinstance(each.order, CancelMaintenance)
+    }
+
+
+def maintenance_of(declared: Revision, order: DeclareMaintenance, cancelled: Revision | None = None) -> Maintenance:
+    """Return a maintenance as the API shows it; ``cancelled`` is the revision that takes it back."""
     return Maintenance(
-        revision=revision,
-        scope=str(scope),
+        revision=declared.revision,
+        scope=str(declared.scope),
         started_at_us=order.started_at_us,
         ended_at_us=order.ended_at_us,
         reason=order.reason,
-        author=author,
+        author=declared.author,
         senders=order.sender_ids,
+        cancelled_at_us=cancelled.given_at if cancelled is not None else 0,
+        cancelled_by=cancelled.author if cancelled is not None else "",
     )
 
 

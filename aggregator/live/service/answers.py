@@ -23,7 +23,7 @@ from aggregator.live.api import (
 from aggregator.live.fold.changes import StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UNHEARD
-from aggregator.live.fold.view import View, by_trouble, maintenance_of, state_shown
+from aggregator.live.fold.view import View, by_trouble, cancellations, maintenance_of, state_shown
 from aggregator.live.store import StoredSender, StoreReader, Wanted
 from shared.decoding import Decoder
 from shared.policy import DeclareMaintenance, ForwardSender, RetireSender, Scope
@@ -304,13 +304,13 @@ def advisory_row(fleet: Fleet, entry: StoryEntry, number: int, sender: str) -> A
 
 
 def _declared_of(fleet: Fleet, number: int, sender: str) -> Iterator[Maintenance]:
-    """Give the maintenance that was ever declared for a sender, newest first, also what was taken back."""
-    scope = _scope(fleet, number)
-    for each in sorted(fleet.revisions.values(), key=lambda each: -each.given_at):
+    """Yield the maintenance that was ever declared for a sender, newest first, also what was cancelled."""
+    scope, cancelled = _scope(fleet, number), cancellations(fleet)
+    for key, each in sorted(fleet.revisions.items(), key=lambda item: -item[1].given_at):
         order = each.order
         is_meant = isinstance(order, DeclareMaintenance) and (not order.sender_ids or sender in order.sender_ids)
         if isinstance(order, DeclareMaintenance) and is_meant and each.scope.covers(scope):
-            yield maintenance_of(each.revision, each.scope, order, each.author)
+            yield maintenance_of(each, order, cancelled.get(key))
 
 
 def _orders_of(fleet: Fleet, number: int, sender: str) -> Iterator[PolicyOrder]:

@@ -156,7 +156,7 @@ class StreamPlaces:
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one address: of IPv6 the network that one customer gets, else the address.
+    """Return the network of an IPv6 address that one customer gets (/64), or the IPv4 address itself.
 
     >>> network_of("192.0.2.7"), network_of("2001:db8:1:2:3:4:5:6"), network_of("::ffff:192.0.2.7"), network_of("x")
     ('192.0.2.7', '2001:db8:1:2', '192.0.2.7', '')

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from aggregator.fleet.commands.sender import lines as lines_of
+from aggregator.live.api import SenderStory
 from shared.instants import MINUTE
 from shared.policy import STREAM
 from tests.integration.live.test_serve import now
@@ -55,8 +59,15 @@ def test_maintenance_that_is_ordered_is_shown_with_who_and_why_until_it_is_taken
         assert service.get("senders/eu-west/dub1/nodes/web2")["sender"]["state"] == "up"
 
         assert ordered(kind="forward", block="nodes", senders=["web2"]).json["revisions"] == [2]
-        assert ordered(kind="cancel", revision=1).json["revisions"] == [3]
+        cancelled_after = now()
+        assert ordered(kind="cancel", revision=1, author="ben").json["revisions"] == [3]
         service.wait_through(sequence + 3)
+        story = service.get("senders/eu-west/dub1/nodes/web1")
+        (declared,) = story["maintenance"]
+        assert (story["sender"]["state"], declared["author"], declared["cancelled_by"]) == ("up", "ann", "ben")
+        assert cancelled_after <= declared["cancelled_at_us"] < declared["ended_at_us"]
+        printed = "\n".join(lines_of(msgspec.convert(story, SenderStory)))
+        assert "by ann: new disk (revision 1), cancelled " in printed
         assert service.get("fleet")["counts"]["up"] == 2
         story = service.get("senders/eu-west/dub1/nodes/web2")
         assert [(each["kind"], each["author"]) for each in story["orders"]] == [("forward", "ann")]

@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from shared.instants import HOUR, MINUTE, SECOND
-from shared.policy import DeclareMaintenance, Scope
+from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.integration.live.test_facts import sample
 from tests.integration.live.test_operate import TOKEN, with_policy
 from tests.support.lakehouse.hub import Block, Hub, said
@@ -307,6 +307,65 @@ def test_an_operator_closes_a_site_from_its_page_on_the_readers_clock(
         expect(page.locator(".note").first).to_contain_text("data centre given up (ann). Nobody is expected there.")
         page.get_by_role("button", name="take it back").click()
         expect(page.locator("h1")).to_have_text("dub1: Its one sender is up.")
+
+
+def test_maintenance_that_was_cancelled_is_past_on_a_senders_page(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    dub1 = fleet(hub, now() - 2 * HOUR)["dub1"]
+    planned = DeclareMaintenance(now() - HOUR, now() + HOUR, "new disk", ("web1",))
+    hub.publish([said(Scope("eu-west", "dub1"), 1, now(), planned)])
+    with serving(tmp_path, hub.connection, SETTINGS) as service, reading(started, service) as reader:
+        page = reader.open("/sender?region=eu-west&site=dub1&block=nodes&sender=web1")
+        expect(page.locator("h1")).to_have_text("web1: maintenance")
+        expect(page.get_by_role("button", name="take it back")).to_have_count(1)
+        last = hub.publish([said(Scope("eu-west", "dub1"), 2, now(), CancelMaintenance(1)), dub1.watermark(0, now())])
+        service.wait_through(last)
+        expect(page.locator("h1")).to_have_text("web1: up")
+        expect(page.get_by_role("button", name="take it back")).to_have_count(0)
+        expect(page.locator(".told")).to_contain_text(re.compile("new disk .ann@ops1.; cancelled .* by ann@ops1"))
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("/", "All 60 senders are up."), ("/sites", "Sites"), ("/senders", "Senders"), ("/incidents", "Incidents"),
+     ("/sites/eu-west/dub1", "dub1: All 20 senders are up."), ("/advisories", "Advisories"),
+     ("/sender?region=eu-west&site=dub1&block=nodes&sender=web1", "web1: up")],
+)  # fmt: skip
+def test_a_view_that_failed_to_load_is_asked_for_again(
+    hub: Hub, started: Browser, tmp_path: Path, address: str, shown: str
+) -> None:
+    fleet(hub, now() - 2 * HOUR)
+    with serving(tmp_path, hub.connection, SETTINGS) as service:
+        service.wait_through(1)
+        reader = Reader(started, service.port)
+        questions = re.compile("/api/v1/(?!events)")
+        reader.context.route(questions, lambda route: route.fulfill(status=503, json={"error": "busy"}))
+        page = reader.open(address)
+        expect(page.locator("#live")).to_have_text("live")
+        expect(page.locator(".failed")).to_contain_text("busy")
+        reader.context.unroute(questions)
+        expect(page.locator(".failed")).to_have_count(0)
+        expect(page.locator("h1")).to_have_text(shown)
+        expect(page.locator("main")).to_contain_text(re.compile("dub1|No open incident"))
+        reader.context.close()
+
+
+def test_who_may_not_operate_is_led_to_the_page_for_signing_in(hub: Hub, started: Browser, tmp_path: Path) -> None:
+    with_policy(hub)
+    hub.publish([(dub1 := Block("eu-west", "dub1")).new("web1", now() - HOUR), dub1.watermark(now() - HOUR, now())])
+    (tmp_path / "operators").write_text(hashlib.sha256(TOKEN.encode()).hexdigest())
+    with serving(tmp_path, hub.connection, f'operate_token_file = "operators"\n{SETTINGS}') as service:
+        reader = Reader(started, service.port)
+        page = reader.open("/sites/eu-west/dub1")
+        page.get_by_text("Operate on this site").click()
+        page.get_by_label("Who you are").fill("ann")
+        page.get_by_label("Why").fill("new disk")
+        page.get_by_role("button", name="Order it").click()
+        page.get_by_role("link", name="Sign in with a token that may operate").click()
+        page.get_by_label("Your token").fill(TOKEN)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page).to_have_url(f"{reader.root}/sites/eu-west/dub1")
+        expect(page.locator("h1")).to_have_text("dub1: Its one sender is up.")
+        reader.context.close()
 
 
 def test_a_hundred_thousand_rows_scroll_through_a_window(hub: Hub, started: Browser, tmp_path: Path) -> None:

@@ -25,10 +25,14 @@ const main = document.querySelector("main");
 const pill = document.querySelector("#live");
 const lost = document.querySelector("#lost");
 const spoken = document.querySelector("#spoken");
+// Between two attempts to load a view that failed, in milliseconds.
+const AGAIN = 5_000;
 let view = null;
 let visit = 0;
+let again = 0;
 const badge = document.querySelector("#open");
 const openIncidents = new Set();
+let areCounted = false;
 let toSay = [];
 
 /** Tell a screen reader, in batches: a thousand sites may change at once. */
@@ -54,6 +58,8 @@ function found(pathname) {
   return [missingPage, []];
 }
 
+const isView = (pathname) => VIEWS.some(([pattern]) => pattern.test(pathname));
+
 function missingPage(root) {
   root.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "/" }, "The fleet")));
   return { title: () => "No such page", load: async () => {}, heard: {} };
@@ -65,7 +71,7 @@ function go() {
   const [page, parts] = found(location.pathname);
   const root = h("div", { class: "view" });
   main.replaceChildren(root);
-  view = page(root, { parts, parameters: new URLSearchParams(location.search), announce });
+  view = page(root, { parts, parameters: new URLSearchParams(location.search), announce, reload: load });
   for (const each of document.querySelectorAll("header nav a")) {
     const path = new URL(each.href).pathname;
     const here = path === "/" ? location.pathname === "/" : location.pathname.startsWith(path.replace(/s$/, ""));
@@ -77,6 +83,8 @@ function go() {
 
 async function load() {
   const mine = visit;
+  clearTimeout(again);
+  again = 0;
   const shown = view;
   try {
     await shown.load();
@@ -85,6 +93,9 @@ async function load() {
     if (mine !== visit || error.name === "AbortError") return;
     main.querySelector(".failed")?.remove();
     main.prepend(h("p", { class: "failed note", role: "alert" }, shape("unknown"), ` ${error.message}`));
+    // An answer that is no fault of the service's (401, 404) stays as it is.
+    const { status } = error;
+    if (!status || status === 429 || status >= 500) again = setTimeout(load, AGAIN);
   }
   if (mine === visit) retitle();
 }
@@ -106,9 +117,11 @@ async function countIncidents() {
     const found = await get("incidents");
     openIncidents.clear();
     for (const each of found.incidents) if (goesOn(each)) openIncidents.add(each.incident_id);
+    areCounted = true;
     showBadge();
   } catch {
-    // The view's own questions say what is wrong.
+    // The view's own questions say what is wrong. It is asked again when the connection is back.
+    areCounted = false;
   }
 }
 
@@ -127,10 +140,9 @@ function showConnection() {
 listen((message) => {
   if (message.kind === "connected" || message.kind === "lost" || message.kind === "reset") {
     // What changed meanwhile is told again, unless the stream could not go on where it was: then ask for the whole.
-    if (message.kind === "reset") {
-      if (view) load();
-      countIncidents();
-    }
+    const isBack = message.kind === "connected";
+    if (view && (message.kind === "reset" || (isBack && again))) load();
+    if (message.kind === "reset" || (isBack && view && !areCounted)) countIncidents();
     showConnection();
     return;
   }
@@ -152,7 +164,8 @@ document.addEventListener("click", (event) => {
   const anchor = event.target.closest?.("a[href]");
   if (!anchor || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey || anchor.target) return;
   const address = new URL(anchor.href);
-  if (address.origin !== location.origin || address.pathname.startsWith("/api/") || anchor.getAttribute("href").startsWith("#")) return;
+  // What is no view, as the page for signing in, is the browser's to open.
+  if (address.origin !== location.origin || !isView(address.pathname) || anchor.getAttribute("href").startsWith("#")) return;
   event.preventDefault();
   history.pushState(null, "", address);
   go();

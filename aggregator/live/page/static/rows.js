@@ -83,6 +83,7 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
     }
     drawn = "";
     draw();
+    if (failed && fresh) throw failed;
   }
 
   function draw() {
@@ -146,11 +147,11 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
       box.scrollTop = 0;
       draw();
     },
-    /** Ask again for what is in sight: it may have changed. Where one has scrolled to stays. */
+    /** Ask again for what is in sight: it may have changed. Where one has scrolled to stays. Rejects if an answer failed. */
     refresh() {
       const seen = inSight();
       for (const index of [...pages.keys()]) if (!seen.includes(index)) pages.delete(index);
-      for (const index of seen) fetchPage(index, true);
+      return Promise.all(seen.map((index) => fetchPage(index, true)));
     },
     end() {
       asked.abort();

@@ -10,7 +10,7 @@ import { duration, number, reason, remedy, visible } from "./text.js";
 
 const SPAN = 24 * 3600 * 1e6;
 
-export function senderPage(root, { parameters }) {
+export function senderPage(root, { parameters, reload }) {
   const [region, site, block, sender] = ["region", "site", "block", "sender"].map((name) => parameters.get(name) ?? "");
   const title = h("h1", {}, named(sender));
   const facts = h("dl", { class: "facts" });
@@ -88,10 +88,9 @@ export function senderPage(root, { parameters }) {
     heard: {
       site: (changed) => {
         if (changed.region !== region || changed.site !== site) return;
-        due ||= setTimeout(async () => {
+        due ||= setTimeout(() => {
           due = 0;
-          story = await get("story", { region, site, block, sender });
-          draw();
+          reload();
         }, 500);
       },
     },
@@ -123,8 +122,8 @@ function inLines(text) {
   return lines.split("\n").map((line) => visible(line, 0)).join("\n");
 }
 
-const holds = (maintenance) => maintenance.started_at_us <= hubNow() && hubNow() < maintenance.ended_at_us;
-const maintenanceWords = (each) => [h("b", {}, "maintenance"), " declared from ", instant(each.started_at_us), " to ", instant(each.ended_at_us), ": ", named(each.reason || "no reason given", 200), " (", named(each.author || "nobody named", 60), ")"];
+const holds = (maintenance) => !maintenance.cancelled_at_us && maintenance.started_at_us <= hubNow() && hubNow() < maintenance.ended_at_us;
+const maintenanceWords = (each) => [h("b", {}, "maintenance"), " declared from ", instant(each.started_at_us), " to ", instant(each.ended_at_us), ": ", named(each.reason || "no reason given", 200), " (", named(each.author || "nobody named", 60), ")", each.cancelled_at_us ? ["; cancelled ", instant(each.cancelled_at_us), " by ", named(each.cancelled_by || "nobody named", 60)] : ""];
 const maintenanceItem = (each) => h("li", { class: "is-maintenance" }, shape("maintenance"), h("span", {}, maintenanceWords(each)), instant(each.started_at_us));
 const fact = (name, value) => [h("dt", {}, name), h("dd", {}, value)];
 

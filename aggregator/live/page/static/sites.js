@@ -55,7 +55,7 @@ function senderRows(label, columns, parameters) {
   });
 }
 
-export function sendersPage(root, { parameters }) {
+export function sendersPage(root, { parameters, reload }) {
   const { form, chosen } = choices(parameters, { search: "search all senders", changed: () => rows.restart() });
   const rows = senderRows("Senders", Object.values(COLUMNS), chosen);
   root.append(h("h1", {}, "Senders"), form, rows.root);
@@ -67,7 +67,7 @@ export function sendersPage(root, { parameters }) {
       site: () => {
         due ||= setTimeout(() => {
           due = 0;
-          rows.refresh();
+          reload();
         }, 2000);
       },
     },
@@ -78,7 +78,7 @@ export function sendersPage(root, { parameters }) {
   };
 }
 
-export function sitesPage(root, { parameters }) {
+export function sitesPage(root, { parameters, reload }) {
   const region = h("select", { "aria-label": "region", onchange: () => rows.restart() }, h("option", { value: "" }, "every region"));
   const { form, chosen } = choices(parameters, { search: "search sites", changed: () => rows.restart(), extra: region });
   const columns = [
@@ -107,13 +107,13 @@ export function sitesPage(root, { parameters }) {
       const fleet = await get("fleet");
       const held = region.value || parameters.get("region") || "";
       region.replaceChildren(h("option", { value: "" }, "every region"), ...fleet.regions.map((each) => h("option", { value: each.region, selected: each.region === held }, each.region)));
-      rows.refresh();
+      await rows.refresh();
     },
     heard: {
       site: () => {
         due ||= setTimeout(() => {
           due = 0;
-          rows.refresh();
+          reload();
         }, 1000);
       },
     },
@@ -138,7 +138,7 @@ function blockRow(block) {
   );
 }
 
-export function sitePage(root, { parts: [region, name], parameters }) {
+export function sitePage(root, { parts: [region, name], parameters, reload }) {
   const title = h("h1", {}, shape("unknown"), " ", named(name, 60));
   const said = h("p", { class: "trust" });
   const why = h("div");
@@ -203,8 +203,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
     title: () => (site ? `${name}: ${site.state}` : name),
     tick,
     load: async () => {
-      rows.refresh();
-      const [found, incidents] = await Promise.all([get(`sites/${path(region, name)}`), get("incidents")]);
+      const [found, incidents] = await Promise.all([get(`sites/${path(region, name)}`), get("incidents"), rows.refresh()]);
       open = incidents.incidents.filter(goesOn);
       take(found);
     },
@@ -214,7 +213,7 @@ export function sitePage(root, { parts: [region, name], parameters }) {
         take(changed);
         due ||= setTimeout(() => {
           due = 0;
-          rows.refresh();
+          reload();
         }, 500);
       },
       incident: (incident) => {
