@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.other_user import command_as
+
 _PROGRAM = "from aggregator.cli import main; main()"
 
 
@@ -46,15 +48,13 @@ def running(
 ) -> Iterator[CommandProcess]:
     """Run the command meanwhile, as ``user``, who has no groups."""
     output = directory / "output"
+    command = [sys.executable, "-c", _PROGRAM, *arguments]
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, *arguments],
+            command if user is None else command_as(user, *command),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
             env=None if environment is None else {**os.environ, **environment},
             cwd=directory,
         )

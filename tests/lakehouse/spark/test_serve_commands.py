@@ -12,8 +12,8 @@ import pytest
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 from tests.support.nats.free_ports import free_ports
+from tests.support.other_user import OTHER, command_as
 
-READER = 65_534
 TOKEN = "0123456789abcdef" * 2
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's server is started by root alone")
@@ -31,7 +31,7 @@ def place() -> Iterator[Path]:
         yield place
 
 
-def serve(place: Path, *options: str, settings: str = "", user: int | None = READER) -> str:
+def serve(place: Path, *options: str, settings: str = "", user: int | None = OTHER) -> str:
     """Run the server until it ends by itself, with its place as its home; give the line that it ends with."""
     config = place / "aggregator.toml"
     config.write_text(f'[hub]\nservers = ["nats://127.0.0.1:1"]\n[lakehouse]\npath = "lake"\n{settings}')
@@ -42,14 +42,11 @@ def serve(place: Path, *options: str, settings: str = "", user: int | None = REA
     command = [sys.executable, "-c", "from aggregator.cli import main; main()", "serve-sql", *given]
     environment = os.environ | {"HOME": str(place)}
     ended = subprocess.run(
-        command,
+        command if user is None else command_as(user, *command),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
-        user=user,
-        group=user,
-        extra_groups=None if user is None else [],
         cwd=place,
         env=environment,
     )
@@ -72,7 +69,7 @@ def test_a_user_who_may_write_any_of_the_tables_is_refused(place: Path, place_of
     line = serve(place)
     assert line.startswith(f"muster-aggregator: {writable} belongs to this user, or may be written by it")
     writable.chmod(0o755)
-    os.chown(writable, READER, READER)
+    os.chown(writable, OTHER, OTHER)
     assert str(writable) in serve(place)
 
 

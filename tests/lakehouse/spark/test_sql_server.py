@@ -30,6 +30,7 @@ from tests.support.lakehouse.quick_spark import spark_block
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 from tests.support.lakehouse.small_rollup import START, Coverage, Interval
 from tests.support.nats.free_ports import free_ports
+from tests.support.other_user import OTHER
 from tests.support.topology.aggregator_command import muster
 
 NOBODY = ConnectionSettings(servers=("nats://127.0.0.1:1",))
@@ -43,8 +44,6 @@ INTERVALS = [
 COVERAGE = [Coverage("dub1", START, KNOWN_THROUGH, "observed")]
 NAMES = {table.name for table in (*TABLES, *VIEWS)}
 SHOW_ALL = 'print({row[1] for each in ("TABLES", "VIEWS") for row in spark.sql(f"SHOW {each}").collect()})\n'
-READER = 65_534
-"""The user that the server runs as: nobody."""
 TOKEN = "0123456789abcdef" * 2
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="another user's server is started by root alone")
@@ -106,11 +105,11 @@ def config(place: Path) -> Path:
 def served(config: Path, place: Path) -> Iterator[Served]:
     home = place / "home"
     for path in (home, *home.rglob("*")):
-        os.chown(path, READER, READER)
+        os.chown(path, OTHER, OTHER)
     (port,) = free_ports(1)
     arguments = ("--config", str(config), "--token-file", str(home / "token"), "--port", str(port))
     own = {"HOME": str(home), "MUSTER_CACHE": str(home / "cache")}
-    with running(home, "serve-sql", *arguments, user=READER, environment=own) as process:
+    with running(home, "serve-sql", *arguments, user=OTHER, environment=own) as process:
         process.wait_for("ready")
         yield Served(process, place, port)
         assert process.end(signal.SIGTERM) == 0
@@ -199,8 +198,8 @@ def test_a_port_that_is_taken_is_said_before_spark_starts(served: Served, config
     home = served.place / "home"
     taken = ("--config", str(config), "--token-file", str(home / "token"), "--port", str(served.port))
     (home / "second").mkdir()
-    os.chown(home / "second", READER, READER)
-    with running(home / "second", "serve-sql", *taken, user=READER, environment={"HOME": str(home)}) as process:
+    os.chown(home / "second", OTHER, OTHER)
+    with running(home / "second", "serve-sql", *taken, user=OTHER, environment={"HOME": str(home)}) as process:
         process.wait_for("Address already in use; end what listens there, or choose another with --port")
 
 
