@@ -23,6 +23,8 @@ _UNKNOWN_KEY = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING_KEY = re.compile(r"Object missing required field `(.*)`")
 _TOO_LONG = "a whole number has no more than 64 bits"
 _INDEX = re.compile(r"\[\d*\]")
+_LINE = re.compile(r"\(at line (\d+), ")
+_HEADER = re.compile(r"\s*\[\[?([\w.-]+)\]")
 _TOML_TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -104,7 +106,8 @@ def parse_settings(text: str, model: type[T], path: Path) -> T:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {_decapitalize(str(error))}") from None
+        remedy = _header_remedy(str(error), text, model)
+        raise SettingsError(f"{path}: not valid TOML: {_decapitalize(str(error))}{remedy}") from None
     except ValueError:
         # Python reads no decimal number of thousands of digits.
         raise SettingsError(f"{path}: not valid TOML: {_TOO_LONG}") from None
@@ -165,22 +168,42 @@ def _whole_path(found: str, directory: Path) -> FilePath:
         raise ValueError(f"whose home is meant by {found!r} is not known: write the whole path") from None
 
 
+def _header_remedy(message: str, text: str, model: type[msgspec.Struct]) -> str:
+    """Return how to begin each table of an array if the line of a syntax error begins one of them; else ""."""
+    line = _LINE.search(message)
+    header = _HEADER.match(text.splitlines()[int(line[1]) - 1]) if line else None
+    name = header[1] if header else ""
+    is_array = any(key.table.endswith("[]") and _header(key.table) == f"[{name}]" for key in _model_keys(model))
+    return f"; begin each {name} with [[{name}]]" if is_array else ""
+
+
 def _explain(message: str, model: type[msgspec.Struct]) -> str:
     """Turn msgspec's ``what - at `$.where``` into ours."""
     match = _PLACE.fullmatch(message)
     what, key = (match["what"], match["key"] or "") if match else (message, "")
-    known = list(_keys(inspect.type_info(model)))
+    known = _model_keys(model)
     unknown = _UNKNOWN_KEY.fullmatch(what)
     if unknown:
         return f"{_key_path(key, unknown[1])}: there is no such key{_suggestion(key, unknown[1], known)}"
     missing = _MISSING_KEY.fullmatch(what)
     if missing:
         key, what = _key_path(key, missing[1]), "is required, but missing"
-    else:
-        what = _in_toml_words(what)
     place = _INDEX.sub("[]", key)
+    if not missing:
+        what = _in_toml_words(what) + _table_remedy(what, place, known)
     meaning = next((each.meaning for each in known if each.place in (place, place.removesuffix("[]"))), "")
     return (f"{key}: {what}" if key else what) + (f" ({meaning})" if meaning else "")
+
+
+def _table_remedy(what: str, place: str, known: list[_Key]) -> str:
+    """Return how to write the header of a table that stands for an array of tables, or the other way round; else ""."""
+    tables = {key.table for key in known}
+    name = place.replace("[]", "")
+    if what == "Expected `array`, got `object`" and f"{place}[]" in tables:
+        return f"; write [[{name}]] instead of [{name}]"
+    if what == "Expected `object`, got `array`" and place in tables:
+        return f"; write [{name}] instead of [[{name}]]"
+    return ""
 
 
 def _suggestion(table: str, name: str, known: list[_Key]) -> str:
@@ -201,6 +224,11 @@ def _header(table: str) -> str:
     """Write ``stream[].policy`` as it stands in the file: ``stream.policy``, and ``stream[]`` as ``[stream]``."""
     bare = table.replace("[]", "")
     return f"[{bare}]" if table.endswith("[]") else bare
+
+
+def _model_keys(model: type[msgspec.Struct]) -> list[_Key]:
+    """Return every key of every table of a model."""
+    return list(_keys(inspect.type_info(model)))
 
 
 def _keys(node: inspect.Type, table: str = "") -> Iterator[_Key]:

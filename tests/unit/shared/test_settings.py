@@ -170,10 +170,36 @@ def test_an_absolute_path_stays(tmp_path: Path) -> None:
         ),
         ('site = "a"\nsite = "b"\n', "not valid TOML: cannot overwrite a value (at line 2, column 11)"),
         ("site = dub1", "not valid TOML: invalid value (at line 1, column 8)"),
+        (
+            'site = "a"\n[stream]\nname = "n"\n[stream.policy]\nsize_trigger = 1',
+            "stream: expected a list in [ ], found a table; write [[stream]] instead of [stream]",
+        ),
+        (
+            'site = "a"\n[[store]]\npath = "p"',
+            "store: expected a table, found a list in [ ]; write [store] instead of [[store]]",
+        ),
+        (
+            'site = "a"\n[[stream]]\nname = "n"\n[[stream.policy]]\nsize_trigger = 1',
+            "stream[0].policy: expected a table, found a list in [ ]; write [stream.policy] instead of [[stream.policy]]",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_key_and_its_meaning(tmp_path: Path, text: str, line: str) -> None:
     assert complaint(tmp_path, text) == line
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("[stream]", "[[stream]]"), ("[stream]", "[stream]"), ("[[stream]]", " [stream]")]
+)
+def test_streams_that_begin_in_different_ways_are_refused_with_the_right_way(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    line = complaint(tmp_path, f'site = "a"\n{first}\nname = "n"\n{second}\nname = "m"')
+    assert line.endswith("; begin each stream with [[stream]]")
+
+
+def test_a_single_table_that_is_declared_twice_is_not_taken_for_one_of_several(tmp_path: Path) -> None:
+    assert complaint(tmp_path, 'site = "a"\n[store]\n[store]\n').endswith(")")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
