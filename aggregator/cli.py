@@ -7,6 +7,7 @@ import click
 
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
+from aggregator.missing_packages import explain_missing
 from shared.command_group import HELP_OPTIONS, completion_command, examples, version_option
 from shared.terminal import colours, echo
 
@@ -143,6 +144,12 @@ def main() -> None:
             raise
         echo(f"muster-aggregator: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        line = explain_missing(error)
+        if line is None or "--debug" in sys.argv:
+            raise
+        echo(f"muster-aggregator: {line}", err=True)
+        sys.exit(1)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
 
