@@ -16,7 +16,14 @@ from edge_agent.inspection.blocks import read_blocks
 from edge_agent.observability.conditions import CERTIFICATE_EXPIRES, DISK_FAILING, DISK_FULL, NOT_RUNNING
 from edge_agent.observability.status_board import now
 from edge_agent.runtime.process import open_to_others
-from edge_agent.store.files import LINK_REMEDY, StoreUnusable, links_of, read_through, set_aside_before
+from edge_agent.store.files import (
+    DIRECTORY_REMEDY,
+    LINK_REMEDY,
+    StoreUnusable,
+    links_of,
+    read_through,
+    set_aside_before,
+)
 from edge_agent.store.housekeeping import has_room
 from edge_agent.store.read_only import StoreUnreadable, holds_less, store_reader
 from edge_agent.store.site_key import KeyDamaged, read_key
@@ -171,11 +178,7 @@ def _secret(name: str, path: Path) -> Finding | None:
 def _directory(path: Path) -> Iterator[Finding]:
     directory = path.parent
     if not directory.exists():
-        above = next(parent for parent in directory.parents if parent.exists())
-        if not os.access(above, os.W_OK | os.X_OK):
-            yield bad("store", f"{directory} does not exist", f"mkdir {directory}, owned by the agent's user")
-        else:
-            yield good("store", f"{directory} will be made at the first start")
+        yield bad("store", f"{directory} does not exist", DIRECTORY_REMEDY)
         return
     files = [directory, *(each for each in directory.glob(f"{path.name}*") if each.is_file())]
     closed = [each for each in files if not os.access(each, os.W_OK)]

@@ -99,6 +99,8 @@ PUT_BACK = (
 )
 RESTART_CLEANLY = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
 OWNER = "the agent needs to write there"
+DIRECTORY_REMEDY = "correct store.path, or make the directory and give it to the agent's user"
+"""The agent makes no directory: a mistyped path would begin a new store, and announce every sender again."""
 LINK_REMEDY = "the agent writes through no link: remove it, or write in store.path where the file itself lies"
 _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
@@ -244,7 +246,8 @@ def hold_of(path: Path) -> Iterator[Hold]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
     lock = lock_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.parent.exists():
+            raise StoreUnusable(f"store {path}: there is no directory {path.parent}; {DIRECTORY_REMEDY}")
         if links := links_of(path):
             raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
         file = _open(lock)
@@ -265,7 +268,6 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Preparation:
     set_aside, migrated_from, is_older = None, 0, False
     removed: tuple[Path, ...] = ()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         is_there = _is_there(path)
         had_one = _is_there(marker.marker_of(path)) or is_there
         if is_there:

@@ -45,7 +45,6 @@ def site_key(path: Path, *, is_beside_store: bool = False) -> bytes:
     try:
         if damage is not None:
             path.replace(aside)
-        path.parent.mkdir(parents=True, exist_ok=True)
         _make_key(path)
     except OSError as error:
         raise _unusable(path, error) from error

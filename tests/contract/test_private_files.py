@@ -132,6 +132,7 @@ async def test_the_group_may_look_into_a_store_and_others_are_told_who_may(place
 )
 def test_a_doctor_that_may_not_look_says_as_whom_to_run_it(place: Path, within: str, pair: str) -> None:
     path = place / within / "agent.db"
+    path.parent.mkdir(exist_ok=True)
     keep_private(path)
     prepare(path)
     site_key(path.with_name("agent.db.id-key"))

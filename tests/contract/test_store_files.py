@@ -15,7 +15,7 @@ import pytest
 from edge_agent.core.records import Lane
 from edge_agent.inspection.drop import drop_registrations
 from edge_agent.store import housekeeping
-from edge_agent.store.files import Preparation, StoreUnusable, prepare, set_aside_before
+from edge_agent.store.files import DIRECTORY_REMEDY, Preparation, StoreUnusable, hold_of, prepare, set_aside_before
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
@@ -69,10 +69,13 @@ async def test_a_first_start_is_no_loss(path: Path) -> None:
     assert await works(path)
 
 
-async def test_a_store_in_a_directory_that_is_not_there_yet_is_made_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "var" / "lib" / "agent.db"
-    assert prepare(path) == Preparation(was_lost=False)
-    assert await works(path)
+@pytest.mark.parametrize("directory", ["muster-agnet", "muster-agnet/below"])
+def test_a_mistyped_path_makes_no_directory(tmp_path: Path, directory: str) -> None:
+    path = tmp_path / directory / "agent.db"
+    with pytest.raises(StoreUnusable) as refusal, hold_of(path):
+        pass
+    assert str(refusal.value) == f"store {path}: there is no directory {path.parent}; {DIRECTORY_REMEDY}"
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_store_that_is_gone_is_noticed_by_its_marker(path: Path) -> None:
@@ -312,14 +315,14 @@ async def test_the_log_that_a_killed_agent_left_is_read(path: Path) -> None:
 
 def test_a_place_where_no_store_can_be_is_refused_in_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreUnusable) as refusal:
-        prepare(tmp_path / "file" / "agent.db")
-    place = tmp_path / "file"
-    assert str(refusal.value) == f"store {place}/agent.db: {place}: file exists; the agent needs to write there"
+    with pytest.raises(StoreUnusable) as refusal, hold_of(tmp_path / "file" / "agent.db"):
+        pass
+    place = tmp_path / "file" / "agent.db"
+    assert str(refusal.value) == f"store {place}: {place}.lock: not a directory; the agent needs to write there"
 
 
 def test_the_sites_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "keys" / "id-key"
+    path = tmp_path / "id-key"
     key = site_key(path)
     assert len(key) == 32
     assert site_key(path) == key

@@ -18,7 +18,7 @@ from edge_agent.doctor.finding import Finding, Level
 from edge_agent.observability.status_board import StatusBoard
 from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.store import housekeeping, schema
-from edge_agent.store.files import prepare
+from edge_agent.store.files import DIRECTORY_REMEDY, prepare
 from edge_agent.store.marker import marker_of
 from edge_agent.store.port import StoreFull
 from shared.nats.causes import MEND_FILE
@@ -174,6 +174,15 @@ def test_what_lies_in_the_place_of_a_file_or_a_directory_is_one_failure(config_p
         store = msgspec.structs.replace(settings.store, path=str(place))
         found = check_files(config_path, msgspec.structs.replace(settings, store=store))
         assert [each.text for each in found if each.level is Level.FAIL] == [f"{file} is no directory"]
+
+
+def test_a_directory_that_is_not_there_is_a_failure_with_what_to_do(config_path: Path) -> None:
+    settings = agent.load(config_path)
+    place = Path(settings.store.path).parent / "mistyped"
+    store = msgspec.structs.replace(settings.store, path=str(place / "agent.db"))
+    found = check_files(config_path, msgspec.structs.replace(settings, store=store))
+    (failed,) = [each for each in found if each.level is Level.FAIL]
+    assert (failed.subject, failed.text, failed.remedy) == ("store", f"{place} does not exist", DIRECTORY_REMEDY)
 
 
 async def test_doctor_commit_and_pair_member_judge_the_disk_alike_and_count_the_room_within_the_store(

@@ -54,7 +54,7 @@ auth = {{ nkey_seed_file = "nats/keys/eu-relay-relay.nk" }}
 tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 
 [store]
-path = "relay/agent.db"
+path = "relay.db"
 
 [monitor]
 listen = ""

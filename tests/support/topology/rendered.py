@@ -83,7 +83,7 @@ tls = {{ ca = "nats/keys/ca.pem", handshake_first = true }}
 members = ["dub1-a", "dub1-b"]
 
 [store]
-path = "{name}/agent.db"
+path = "{name}.db"
 
 [watermark]
 interval = "300ms"

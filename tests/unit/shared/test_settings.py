@@ -180,7 +180,10 @@ def test_an_absolute_path_stays(tmp_path: Path) -> None:
         ),
         (
             'site = "a"\n[[stream]]\nname = "n"\n[[stream.policy]]\nsize_trigger = 1',
-            "stream[0].policy: expected a table, found a list in [ ]; write [stream.policy] instead of [[stream.policy]]",
+            (
+                "stream[0].policy: expected a table, found a list in [ ];"
+                " write [stream.policy] instead of [[stream.policy]]"
+            ),
         ),
     ],
 )
