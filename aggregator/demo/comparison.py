@@ -8,6 +8,9 @@ What is promised: within the time that Muster knows, up and down are off by no m
 since an outage is seen from the last word before it to the first word after it. And nobody is called stale while it
 registers, nor while the site's stream could not store or was not seen.
 
+Declared maintenance counts neither as up nor as down, so it is left out of known time. Whether a sender was called
+stale rightly is judged there, too.
+
 Judged is the truth's own time. What the tables know beyond it, as where the agent goes on after its fleet has ended,
 counts for nothing; a silence that reaches across an edge of it may be off by the time between two words.
 """
@@ -35,12 +38,16 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the tables say of one sender: its intervals, and the sums of ``sender_availability_daily``, microseconds."""
+    """What the tables say of one sender: its intervals, and the sums of ``sender_availability_daily``, microseconds.
+
+    ``maintenance`` is the time that was declared for it, or for its block, site or region.
+    """
 
     intervals: tuple[Interval, ...]
     up: int = 0
     down: int = 0
     unknown: int = 0
+    maintenance: tuple[Span, ...] = ()
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -100,13 +107,14 @@ def judge(truth: Truth, site: str, sender: str, says: Figures, rules: Rules) -> 
     period = _period(truth, rules)
     known = common(rules.known, period)
     lives = merged(each.span for each in says.intervals if each.state in ("up", "down"))
-    accounted, observed = common(rules.known, lives), common(known, lives)
+    outside = without(rules.known, merged(says.maintenance))
+    accounted, observed = common(outside, lives), common(common(outside, period), lives)
     really_up = truth.up_spans(site, sender, truth.header.started_at_us, rules.ended_at)
     true_up = total(common(really_up, observed))
     true_down = total(observed) - true_up
     outages = _outages(truth, site, sender, says, observed, rules)
     up, down = (
-        said - total(without(common(rules.known, _spans(says, state)), period))
+        said - total(without(common(outside, _spans(says, state)), period))
         for state, said in (("up", says.up), ("down", says.down))
     )
     error = down - true_down
@@ -147,9 +155,11 @@ def _outages(truth: Truth, site: str, sender: str, says: Figures, observed: list
     life = [(truth.intervals(site, sender)[0].up_from_us, rules.ended_at)] if truth.intervals(site, sender) else []
     for outage in common(truth.down_spans(site, sender, truth.header.started_at_us, rules.ended_at), life):
         in_known_time = common([outage], observed)
-        if not in_known_time:
+        of_outage = [each for each in downs if common([outage], [each])]
+        # From the last word before it to the first word after it: that may reach into known time where it does not.
+        if not common([outage, *of_outage], observed):
             found.hidden += 1
-        elif common([outage], downs):
+        elif of_outage:
             found.noticed += 1
             found.bound += 2 * truth.header.registration_interval
         else:

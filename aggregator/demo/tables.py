@@ -34,6 +34,13 @@ _COVERAGE = """
 SELECT site, epoch_us(started_at), epoch_us(ended_at), known FROM site_coverage WHERE NOT starts_with(block, 'import:')
 ORDER BY site, started_at
 """
+_MAINTENANCE = """
+SELECT DISTINCT i.site, i.sender_id, epoch_us(m.started_at), epoch_us(m.ended_at)
+FROM maintenance m
+JOIN sender_intervals i ON i.region = m.region AND i.site = coalesce(m.site, i.site)
+  AND i.block = coalesce(m.block, i.block) AND (m.sender_ids IS NULL OR array_contains(m.sender_ids, i.sender_id))
+WHERE m.cancelled_at IS NULL AND NOT starts_with(i.block, 'import:')
+"""
 _KNOWN_THROUGH = """
 SELECT coalesce(max(epoch_us(known_through)), 0) FROM positions WHERE table_name = 'sender_intervals'
 """
@@ -117,9 +124,12 @@ def _figures(tables: Tables, known_through: int) -> dict[Sender, Figures]:
     intervals: dict[Sender, list[Interval]] = defaultdict(list)
     for site, sender, *interval in tables.rows(_INTERVALS, [known_through]):
         intervals[site, sender].append(Interval(*interval))
-    sums = {(site, sender): times for site, sender, *times in tables.rows(_DAILY)}
+    sums = {(site, sender): (up, down, unknown) for site, sender, up, down, unknown in tables.rows(_DAILY)}
+    maintenance: dict[Sender, list[Span]] = defaultdict(list)
+    for site, sender, *span in tables.rows(_MAINTENANCE):
+        maintenance[site, sender].append((span[0], span[1]))
     return {
-        sender: Figures(tuple(intervals[sender]), *sums.get(sender, (0, 0, 0)))
+        sender: Figures(tuple(intervals[sender]), *sums.get(sender, (0, 0, 0)), tuple(maintenance[sender]))
         for sender in intervals.keys() | sums.keys()
     }
 

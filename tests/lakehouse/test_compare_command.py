@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from aggregator.demo.compare_command import compare
 from aggregator.demo.tables import Times, read
+from aggregator.lakehouse.tables.policy import POLICY
 from aggregator.lakehouse.tables.schemas import FLEET_AVAILABILITY_DAILY, SITE_AVAILABILITY_HOURLY
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.truth import TruthHeader, TruthLine, TruthThrough, UpInterval, encode_line
@@ -83,6 +84,35 @@ def test_tables_that_agree_with_the_truth_pass(compared: Compared) -> None:
     answer = compared.with_truth(*TRUTH)
     assert (answer.exit_code, answer.stderr) == (0, "")
     assert answer.stdout.splitlines()[-1] == "all 2 senders are within the bound"
+
+
+DECLARED = (START + 9 * HOUR, START + 13 * HOUR)
+BY_ALL_NAMES = ["n1", "n2", "n9"]
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_cancelled", "exit_code"),
+    [
+        ({"site": "dub1"}, False, 0),
+        ({}, False, 0),
+        ({"site": "dub1", "sender_ids": BY_ALL_NAMES}, False, 0),
+        ({"site": "dub1"}, True, 1),
+        ({"site": "ams1"}, False, 1),
+        ({"block": "others"}, False, 1),
+        ({"sender_ids": ["n9"]}, False, 1),
+    ],
+)
+def test_time_in_declared_maintenance_is_left_out_of_the_truth_as_of_the_tables(
+    compared: Compared, scope: dict[str, object], is_cancelled: bool, exit_code: int
+) -> None:
+    outside = [Coverage("dub1", START, DECLARED[0], "observed"), Coverage("dub1", DECLARED[1], END, "observed")]
+    compared.lakehouse.roll_up(LIVES, [Coverage("dub1", START, END, "observed")], END, accounted=outside)
+    revision = {"stream_created_at": START, "given_at": START, "region": "eu-west"}
+    declared = {"revision": 7, "kind": "maintenance", "started_at": DECLARED[0], "ended_at": DECLARED[1], **scope}
+    cancelled = {"revision": 8, "kind": "cancel", "cancelled_revision": 7 if is_cancelled else 6}
+    compared.lakehouse.append(POLICY, [revision | declared, revision | cancelled])
+    answer = compared.with_truth(*TRUTH)
+    assert (answer.exit_code, "its days account for" in answer.stderr) == (exit_code, exit_code == 1), answer.stderr
 
 
 def test_an_agent_that_goes_on_after_the_fleet_ended_makes_nobody_wrong(compared: Compared) -> None:

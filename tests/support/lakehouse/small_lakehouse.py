@@ -121,17 +121,19 @@ class SmallLakehouse:
         *,
         stale_after: int = STALE_AFTER,
         registration_interval: int = REGISTRATION_INTERVAL,
+        accounted: Sequence[Coverage] | None = None,
     ) -> None:
-        """Write a whole history and what follows from it."""
+        """Write a whole history and what follows from it; ``accounted`` is coverage outside declared maintenance."""
+        accounted = coverage if accounted is None else accounted
         bound = 2 * registration_interval
         self.append(SENDER_INTERVALS, (interval_row(each, coverage, known_through, stale_after) for each in intervals))
         self.append(SITE_COVERAGE, map(coverage_row, coverage))
         self.append(WATERMARKS, watermark_rows(coverage, stale_after))
         self.append(ADVISORIES, advisory_rows(intervals, coverage, known_through, stale_after))
-        days = windows(intervals, coverage, known_through, DAY)
-        hours = windows(intervals, coverage, known_through, HOUR)
+        days = windows(intervals, accounted, known_through, DAY)
+        hours = windows(intervals, accounted, known_through, HOUR)
         self.append(SENDER_DAY_EXCEPTIONS, sender_rows(days, intervals, known_through, bound))
-        self.append(SITE_COVERAGE_DAILY, coverage_day_rows(coverage, known_through))
+        self.append(SITE_COVERAGE_DAILY, coverage_day_rows(accounted, known_through))
         site = ("region", "site")
         self.append(SITE_AVAILABILITY_HOURLY, summed_rows(hours, known_through, HOUR, site, bound))
         self.append(SITE_AVAILABILITY_DAILY, summed_rows(days, known_through, DAY, site, bound))

@@ -51,15 +51,17 @@ def judged(
     *,
     known: Sequence[tuple[float, float]] = ((0, 100),),
     up_time: float | None = None,
+    maintenance: Sequence[tuple[float, float]] = (),
 ) -> Verdict:
     """Judge figures that follow from the intervals, or say another up time."""
     seen = seconds(*known)
 
     def time_in(state: str) -> int:
-        return total(common([each.span for each in intervals if each.state == state], seen))
+        spans = common([each.span for each in intervals if each.state == state], seen)
+        return total(without(spans, seconds(*maintenance)))
 
     said_up = time_in("up") if up_time is None else round(up_time * SECOND)
-    figures = Figures(tuple(intervals), up=said_up, down=time_in("down"))
+    figures = Figures(tuple(intervals), up=said_up, down=time_in("down"), maintenance=seconds(*maintenance))
     return judge(truth, "dub1", "n1", figures, Rules(seen, STALE_AFTER, END))
 
 
@@ -90,6 +92,30 @@ def test_an_outage_that_should_have_been_noticed_is_not_allowed_for() -> None:
 def test_an_outage_that_nobody_could_see_counts_for_nothing() -> None:
     verdict = judged(truth_of((0, 20), (35, None)), [up(1, 100)], known=[(0, 20), (36, 100)])
     assert (verdict.error, verdict.bound, verdict.hidden, verdict.beyond) == (0, 0, 1, ())
+
+
+@pytest.mark.parametrize(
+    ("maintenance", "noticed", "error"),
+    [
+        ([(15, 45)], 0, 0),
+        ([(20, 40)], 1, 5),
+        ([(10, 30)], 1, 2.5),
+        ([(10, 25), (22, 41)], 1, 1.5),
+        ([(50, 60)], 1, 5),
+    ],
+)
+def test_time_in_declared_maintenance_counts_neither_as_up_nor_as_down(
+    maintenance: list[tuple[float, float]], noticed: int, error: float
+) -> None:
+    verdict = judged(
+        truth_of((0, 20), (40, None)), [up(1, 17.5), down(17.5, 42.5), up(42.5, 100)], maintenance=maintenance
+    )
+    assert (verdict.wrong, verdict.noticed, verdict.error) == ((), noticed, round(error * SECOND))
+
+
+def test_days_that_count_declared_maintenance_are_found() -> None:
+    verdict = judged(truth_of((0, None)), [up(2, 100)], maintenance=[(10, 20)], up_time=98)
+    assert verdict.beyond[0] == "its days account for 98.00 s of known time, its intervals for 88.00 s"
 
 
 def test_an_outage_cut_in_two_by_blindness_is_allowed_for_where_both_parts_are_short() -> None:
