@@ -18,7 +18,7 @@ from aggregator.config import Reading
 from shared.instants import parse_instant
 from shared.nats.connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
 from shared.nats.dispatch import DirectClient
-from shared.nats.jetstream_api import NO_SUCH_MESSAGE
+from shared.nats.jetstream_api import NO_SUCH_MESSAGE, NO_SUCH_STREAM
 
 CONNECT_DEADLINE = 20.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -44,6 +44,13 @@ def batches_of(
 
 class ReadFailed(RuntimeError):
     """A stream cannot be read. The text is one line: which, what, why."""
+
+
+def explain_refusal(stream: str, error: ApiError | RequestFailed) -> str:
+    """Return in one line why the hub does not answer about a stream of its own."""
+    if isinstance(error, ApiError) and error.err_code == NO_SUCH_STREAM:
+        return f"the hub has no stream {stream}: muster-aggregator apply makes it"
+    return f"stream {stream}: {error}"
 
 
 class StreamState(msgspec.Struct, frozen=True):
@@ -133,7 +140,7 @@ class StreamReader:
         try:
             info = await self._ask(f"STREAM.INFO.{stream}", None, _Info, pauses)
         except (ApiError, RequestFailed) as error:
-            raise ReadFailed(f"stream {stream}: {error}") from error
+            raise ReadFailed(explain_refusal(stream, error)) from error
         state = info.state
         return StreamState(
             name=info.config.name,

@@ -20,7 +20,7 @@ from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.hub_clock import SMALLEST_STEP
 from aggregator.archive.reader import PAUSES as ELECTION_PAUSES
-from aggregator.archive.reader import batches_of
+from aggregator.archive.reader import batches_of, explain_refusal
 from aggregator.config import Reading
 from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.fleet import Fleet
@@ -159,7 +159,9 @@ class Feed:
                     await self._open(client)
                     failures = 0
                     await self._read(client)
-            except (ConnectFailed, ApiError, RequestFailed, nats.errors.Error, OSError) as error:
+            except ApiError as error:
+                self._say_wrong(explain_refusal(self._stream, error))
+            except (ConnectFailed, RequestFailed, nats.errors.Error, OSError) as error:
                 self._say_wrong(str(error) or type(error).__name__)
             except AnotherArchive as error:
                 logger.warning("%s: the live state is made anew", error)

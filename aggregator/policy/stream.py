@@ -11,12 +11,13 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 
+from aggregator.archive.reader import explain_refusal
 from aggregator.policy.book import Book
 from aggregator.topology.desired.model import Place
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from aggregator.topology.observed.messages import read_messages
 from shared.instants import parse_instant
-from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, RequestFailed, request_json
+from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from shared.policy import (
     EVERY_REVISION,
     STREAM,
@@ -63,9 +64,7 @@ async def read_policy(client: Client, hub: Place) -> Held:
         info = await request_json(client, f"{hub.api}.STREAM.INFO.{STREAM}", None, _Info, deadline=REQUEST_DEADLINE)
         read = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]
     except ApiError as error:
-        if error.err_code == NO_SUCH_STREAM:
-            raise PolicyUnavailable(f"the hub has no stream {STREAM}: muster-aggregator apply makes it") from error
-        raise PolicyUnavailable(f"{STREAM}: {error}") from error
+        raise PolicyUnavailable(explain_refusal(STREAM, error)) from error
     except RequestFailed as error:
         raise PolicyUnavailable(str(error)) from error
     said = [one for each in read if (one := read_scoped_revision(*each)) is not None]

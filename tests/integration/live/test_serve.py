@@ -54,6 +54,19 @@ async def reading_feed(hub: Hub, tmp_path: Path) -> AsyncIterator[Feed]:
         feed.close()
 
 
+async def test_an_archive_that_was_not_made_yet_is_named_with_the_command_that_makes_it(
+    hub: Hub, tmp_path: Path
+) -> None:
+    feed = Feed(hub.connection, "NONE", tmp_path / "live.db")
+    reading = asyncio.create_task(feed.run())
+    try:
+        line = "the hub has no stream NONE: muster-aggregator apply makes it"
+        await until(lambda: feed.wrong == line, "the feed says why it does not read", DEADLINE)
+    finally:
+        await cancel_all([reading])
+        feed.close()
+
+
 PATHS = ("sites", "senders", "advisories", "senders/eu-west/dub1/nodes/web1")
 
 

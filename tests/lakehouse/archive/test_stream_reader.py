@@ -44,6 +44,12 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     hub.stop()
 
 
+async def test_a_stream_that_was_not_made_yet_is_named_with_the_command_that_makes_it(hub: Hub) -> None:
+    async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
+        with pytest.raises(ReadFailed, match=r"^the hub has no stream NONE: muster-aggregator apply makes it$"):
+            await reader.state("NONE")
+
+
 def source_of(hub: Hub, reading: Reading = "consumer") -> StreamSlices:
     return StreamSlices.of(hub.connection, REPORT, ARCHIVE, reading=reading)
 
