@@ -57,7 +57,7 @@ class Pulls:
         self.consumer_sequence = 0
         self.delivered_sequence = 0
         self._requested = 0
-        self._awaited = 1
+        self._awaits_batch = False
         self._is_oversized = False
         self._continuous_through = 0
         self.hole_after: int | None = None
@@ -119,6 +119,11 @@ class Pulls:
     def is_behind(self) -> bool:
         return len(self._buffer) + self._pending >= MUCH
 
+    @property
+    def _is_batch_full(self) -> bool:
+        """True if one of the two bounds of a batch is reached: large messages fill its bytes long before its count."""
+        return len(self._buffer) >= BATCH_MESSAGES or self._buffered_bytes >= BATCH_BYTES
+
     async def await_first(self, pending: int, patience: float) -> None:
         """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is.
 
@@ -151,8 +156,8 @@ class Pulls:
     async def _gather(self, until: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                while len(self._buffer) < BATCH_MESSAGES and not self.broken:
-                    await self._next_arrival(BATCH_MESSAGES)
+                while not (self._is_batch_full or self.broken):
+                    await self._next_arrival(awaits_batch=True)
 
     def take(self) -> list[SourceMessage]:
         """Give what is here, up to a batch."""
@@ -213,9 +218,12 @@ class Pulls:
             for reply in replies if self._acknowledges_each else replies[-1:]:
                 await self._client.publish(reply, b"+ACK")
 
-    async def _next_arrival(self, awaited: int = 1) -> None:
-        """Wait until as many are there or a status comes, enough asked for; acknowledge what was committed long ago."""
-        self._awaited = awaited
+    async def _next_arrival(self, *, awaits_batch: bool = False) -> None:
+        """Request messages, acknowledge the ones committed before the reset, and wait for a status or for messages.
+
+        Without ``awaits_batch``, the first message ends the wait.
+        """
+        self._awaits_batch = awaits_batch
         self._arrived.clear()
         replies, self._committed = self._committed, []
         for reply in replies:
@@ -283,7 +291,7 @@ class Pulls:
             self._heard_at = self._time()
             if sequence < self._first_sequence:
                 self._take_committed(stored_at, reply)
-        if self._awaited == 1 or len(self._buffer) >= self._awaited or self._committed:
+        if not self._awaits_batch or self._is_batch_full or self._committed:
             self._arrived.set()
 
     def _take_committed(self, stored_at: int, reply: str) -> None:

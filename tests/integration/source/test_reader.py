@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from edge_agent.source.port import SourceUnavailable
 from shared.identifiers import SourcePosition
 from shared.instants import SECOND, parse_instant
 from shared.nats import client
+from tests.support.nats.linked_server import DEADLINE
 from tests.support.nats.source_site import CONSUMER, SETTLE, STREAM, SUBJECT, Site, reading, running_site
 from tests.support.waiting import until
 
@@ -75,6 +77,20 @@ async def test_every_open_begins_behind_the_committed_position_whatever_the_cons
 
 async def acknowledged(site: Site, sequence: int) -> bool:
     return await site.acknowledged_through() == sequence
+
+
+@pytest.mark.parametrize(("size", "count"), [(13_000, 2_000), (100, 5_000), (900_000, 12)])
+async def test_a_batch_that_is_full_in_bytes_or_in_messages_waits_for_no_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch, size: int, count: int
+) -> None:
+    await site.make_stream()
+    await site.publish(*bodies(count, size))
+    # A wait that only a full batch ends.
+    monkeypatch.setattr(pulls, "GATHER", math.inf)
+    async with reading(site) as reader, asyncio.timeout(DEADLINE):
+        batch = await reader.source.read(DEADLINE)
+
+    assert len(batch) == min(pulls.BATCH_MESSAGES, math.ceil(pulls.BATCH_BYTES / size))
 
 
 async def test_a_link_that_falls_silent_is_noticed_within_seconds(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
