@@ -13,12 +13,13 @@ from edge_agent.config.stream import StreamSettings
 from edge_agent.core.block_mode import D, Decider, MessageIntake, RecordWriter
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.copy_mode import Copier, CopyDraft, CopyEmitter, CopyIntake
+from edge_agent.core.draft import Draft
 from edge_agent.core.intake import Intake
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Emitter, Lane
 from edge_agent.core.relay_mode import Relay, RelayDraft, RelayEmitter, RelayIntake
 from edge_agent.core.senders import SenderTable
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.delivery.fast_path import BlockFastPath, FastPath
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.uploader import Uploader
@@ -81,7 +82,8 @@ def sample_mode(settings: AgentSettings, block: StreamSettings, identity: AgentI
         key=identity.key,
         prefix=block.target.prefix,
     )
-    intake = Intake(rule, block.policy.force_path, block.policy.digest_rule(), str(block_id))
+    digest, goodbye = block.policy.digest_rule(), block.goodbye.rule()
+    intake = Intake(rule, block.policy.force_path, digest, str(block_id), goodbye)
     return Mode(intake, emitter, Tracker)
 
 

@@ -120,6 +120,16 @@ def decode(body: bytes | str, limit: int | None = None, path: tuple[str, ...] = 
     return TolerantResult(value, reader.deviation)
 
 
+def text_and_deviation(body: bytes) -> tuple[str, Deviation | None]:
+    r"""Return the text of a body by rule 3, and ENCODING if its bytes are not UTF-8.
+
+    >>> text_and_deviation(b'{"sender":"caf\xe9"}')
+    ('{"sender":"café"}', <Deviation.ENCODING: 'encoding'>)
+    """
+    reader = _Reader(None)
+    return reader.decode(body), reader.deviation
+
+
 def _end_of_container(body: str, at: int) -> int:
     """Give where a container ends that is open at ``at``: brackets of any kind are as good as its own."""
     depth = 1

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from edge_agent.core.copy_mode import CopySubject
 from edge_agent.core.intake import (
+    GoodbyeRule,
     NameForm,
     SenderByHeader,
     SenderByPath,
@@ -14,6 +15,7 @@ from edge_agent.core.intake import (
     SenderBySubjectToken,
     SenderRule,
 )
+from edge_agent.core.observation import BatchForm
 from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import MAX_SENDERS, Policy
 from edge_agent.source.consumer import StartRule
@@ -97,6 +99,10 @@ class SenderSettings(Settings, frozen=True):
         Literal["none", "hostname"],
         Meta(description="hostname: case folded, blanks around it and a full stop at its end removed"),
     ] = "none"
+    batch: Annotated[
+        Literal["none", "lines", "array"],
+        Meta(description="lines, array: a message holds registrations of several senders, as lines or in an array"),
+    ] = "none"
 
     def __post_init__(self) -> None:
         _check_path("json_path", self.json_path)
@@ -105,11 +111,15 @@ class SenderSettings(Settings, frozen=True):
         if len(chosen) != 1:
             found = " and ".join(chosen) if chosen else "none"
             raise ValueError(f"exactly one of {', '.join(ways)} is needed, found {found}")
+        if self.batch != "none" and not self.json_path:
+            raise ValueError(
+                f'batch = "{self.batch}" needs json_path: {chosen[0]} names one sender for a whole message'
+            )
 
     def rule(self) -> SenderRule:
         normalize = NameForm(self.normalize)
         if self.json_path:
-            return SenderByPath(self.json_path, normalize=normalize)
+            return SenderByPath(self.json_path, BatchForm(self.batch), normalize=normalize)
         if self.header:
             return SenderByHeader(self.header, normalize=normalize)
         if self.subject_token:
@@ -202,6 +212,21 @@ class TargetSettings(Settings, frozen=True):
             raise ValueError(f"remove {self.remove!r} can stand in no subject: write the part as subjects have it")
 
 
+class GoodbyeSettings(Settings, frozen=True):
+    """``[stream.goodbye]``: which messages say that their sender goes: they are counted, and are no sign of life."""
+
+    json_path: Annotated[str, Meta(description="keys joined by dots, to the text that tells")] = ""
+    values: Annotated[tuple[str, ...], Meta(description="the texts that mean a goodbye")] = ()
+
+    def __post_init__(self) -> None:
+        _check_path("json_path", self.json_path)
+        if bool(self.json_path) != bool(self.values):
+            raise ValueError("json_path and values belong together, one is missing")
+
+    def rule(self) -> GoodbyeRule | None:
+        return GoodbyeRule(self.json_path, self.values) if self.json_path else None
+
+
 class HeartbeatSettings(Settings, frozen=True):
     """``[stream.heartbeat]``: messages that keep an idle stream moving."""
 
@@ -226,6 +251,7 @@ class StreamSettings(Settings, frozen=True):
     mode: Annotated[Literal["sample", "copy", "relay"], Meta(description="sample, copy or relay")] = "sample"
     policy: Annotated[PolicySettings, Meta(description="when to forward, when a sender is stale")] = PolicySettings()
     target: Annotated[TargetSettings, Meta(description="where records go")] = TargetSettings()
+    goodbye: Annotated[GoodbyeSettings, Meta(description="messages of senders that go")] = GoodbyeSettings()
     heartbeat: Annotated[HeartbeatSettings, Meta(description="messages on idle streams")] = HeartbeatSettings()
 
     def __post_init__(self) -> None:
@@ -238,6 +264,8 @@ class StreamSettings(Settings, frozen=True):
             case "relay":
                 self._check_relaying()
         self.policy.check_effects(self.mode)
+        if self.goodbye.rule() and self.mode != "sample":
+            raise ValueError(f'goodbye has no effect in mode "{self.mode}", which watches no senders: take it out')
         subject, read = self.heartbeat.subject, self.filter_subject
         if subject and read and not covers(read, subject):
             raise ValueError(f"heartbeat.subject {subject!r} does not pass source.filter_subject {read!r}")
@@ -303,6 +331,10 @@ class StreamSettings(Settings, frozen=True):
             raise ValueError('mode "relay" needs [stream.sender]: what identifies a sender, as at the sites')
         if self.sender.subject or self.sender.subject_token:
             raise ValueError('mode "relay" tells senders by json_path or header: subjects there are the fleet\'s')
+        if self.sender.batch != "none":
+            raise ValueError(
+                'sender.batch has no effect in mode "relay", which passes on batches unsampled: take it out'
+            )
         if self.target != TargetSettings():
             raise ValueError('target has no effect in mode "relay", which keeps subjects as they are: take it out')
         if self.heartbeat != HeartbeatSettings():

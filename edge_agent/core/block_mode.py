@@ -44,6 +44,9 @@ class BlockDraft(Protocol):
     def find_thinned(self, *, thinned: bool) -> bool:
         """Note that messages are gone from among those that are being read, or are no more."""
 
+    def pass_unproven(self, started_at: int, ended_at: int) -> bool:
+        """Note a span in which nothing was stored for longer than probes leave a stream quiet."""
+
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
         """Let no time pass while the stream's clock is ahead of the others, which show ``reference``."""
 

@@ -6,6 +6,7 @@ from edge_agent.core.decisions import BlindCause, Counters, StreamSeen
 from edge_agent.core.observation import Rejections
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.stream_past import StreamTakes
+from edge_agent.core.unproven import Spans
 from shared.decoding import Decoder
 from shared.identifiers import SourcePosition
 
@@ -35,6 +36,8 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     followed, since it is ahead of the others: no time passes. ``rejections`` are those of a mode that watches senders,
     and ``largest_size`` that of the largest message that one has read, in bytes. ``mark`` stands in what a member of a
     redundant pair commits, and nowhere else.
+    ``batched_at`` is the instant of the last message that holds registrations of several senders and was read as one.
+    ``unproven`` are the spans of the last ``stale_after`` in which the stream stored too little to be proven to store.
     """
 
     position: SourcePosition
@@ -63,6 +66,8 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     rejections: Rejections = {}
     largest_size: int = 0
     mark: PairMark | None = None
+    batched_at: int = 0
+    unproven: Spans = ()
 
     @property
     def is_suspended(self) -> bool:
@@ -74,6 +79,10 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
         """Say what the stream takes no more, or has let go, where somebody may be missed because of that; else ""."""
         if self.seen.thinned:
             return "let go of messages before they were read"
+        if self.seen.batch and not self.seen.awaits_word:
+            return "has messages of several senders, which [stream.sender] does not open"
+        if self.seen.unsteady and not self.seen.awaits_word:
+            return "stored nothing for long parts of the time"
         return self.took.lost_in(self.takes) if self.took and self.takes else ""
 
     @property

@@ -1,10 +1,21 @@
 """Name what is decided of messages and senders, and the inputs beside the stream that its decisions depend on."""
 
+from collections import Counter
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
-from edge_agent.core.observation import Observation, Rejected, Rejections, RejectReason, SourceMessage, with_another
+from edge_agent.core.observation import (
+    Batch,
+    Observation,
+    ProofCause,
+    Rejections,
+    RejectReason,
+    SourceMessage,
+    with_another,
+)
 from edge_agent.core.policy import Policy
 from edge_agent.core.senders import SenderState
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
@@ -74,6 +85,7 @@ class BlindCause(StrEnum):
     REFUSED = "refused"
     NARROWED = "narrowed"
     CLOCK_AHEAD = "clock_ahead"
+    BATCH = "batch"
 
     @property
     def meaning(self) -> str:
@@ -88,6 +100,7 @@ _MEANINGS = {
     BlindCause.REFUSED: "it had refused what was sent to it, or lacked what it copies",
     BlindCause.NARROWED: "it had not taken what some had sent",
     BlindCause.CLOCK_AHEAD: "its server's clock was ahead of the others, and was not followed",
+    BlindCause.BATCH: "registrations of several senders came in one message, which the settings do not open",
 }
 
 # Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
@@ -157,6 +170,10 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more, and so
     may anybody while it refuses ``by_subject``. Who had fallen stale before ``unheard_since`` (by the observed clock,
     ``unheard_observed``) may have come back unheard; 0: nobody.
+
+    ``batch`` is the form of messages that hold registrations of several senders and are read as one; "" if there are
+    none. No time is covered while they come, nor while the stream is ``unsteady``: too much of a ``stale_after`` is
+    unproven.
     """
 
     at: int
@@ -168,17 +185,33 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
     unheard_since: int = 0
     unheard_observed: int = 0
     thinned: bool = False
+    batch: str = ""
+    unsteady: bool = False
 
     @property
     def is_suspending(self) -> bool:
-        return self.refuses or self.awaits_word or self.thinned
+        return self.refuses or self.awaits_word or self.thinned or bool(self.batch) or self.unsteady
 
     @property
     def cause(self) -> BlindCause:
-        """Give why no time is covered, or may be."""
-        if self.refuses or not self.thinned:
-            return BlindCause.REFUSED if self.refuses else BlindCause.NARROWED
-        return BlindCause.NARROWED if self.awaits_word else BlindCause.GAP
+        """The cause for which no time is covered, or may be."""
+        if self.refuses:
+            return BlindCause.REFUSED
+        if self.awaits_word:
+            return BlindCause.NARROWED
+        if self.thinned:
+            return BlindCause.GAP
+        if self.batch:
+            return BlindCause.BATCH
+        return BlindCause.UNPROVEN if self.unsteady else BlindCause.NARROWED
+
+    def changed(self, at: int, sequence: int, **changes: Any) -> "StreamSeen":
+        """Return what is seen at ``at``, behind the message ``sequence``, with changes."""
+        return msgspec.structs.replace(self, at=at, sequence=sequence, **changes)
+
+    def unnarrowed(self) -> "StreamSeen":
+        """Return this of a stream that takes all again that is missed."""
+        return msgspec.structs.replace(self, awaits_word=False, narrowed_at=0, unheard_since=0, unheard_observed=0)
 
     def unheard_from_here(self, blind_total: int) -> "StreamSeen":
         """Say that whoever is stale at ``at`` may come back unheard; ``blind_total``: of all blind spans so far."""
@@ -281,30 +314,51 @@ class Ledger:
 
     def forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
         """Let a sighting go on, and note it as what was forwarded last."""
-        message = observation.message
-        state.first_interval = not state.last_forwarded_at
-        state.last_forwarded_at = at
-        state.forwarded_size = len(message.payload)
-        state.forwarded_digest = observation.digest
+        note_forward(state, observation, at)
         self.count("forwarded", reason)
-        self.decisions.append(Forward(state.sender_id, message, reason))
+        self.decisions.append(Forward(state.sender_id, observation.message, reason))
 
-    def pass_on(self, rejected: Rejected) -> None:
-        """Let a message go on that names no sender."""
-        self.count("forwarded", ForwardReason.COPY)
-        self.decisions.append(Forward("", rejected.message, ForwardReason.COPY))
+    def forward_batch(self, batch: Batch, states: Mapping[str, SenderState], reason: ForwardReason, at: int) -> None:
+        """Forward a message of several senders once, and note it for each sender that is tracked."""
+        for each in batch.observations:
+            state = states.get(each.sender_id)
+            if state is not None and not state.retired:
+                note_forward(state, each, at)
+        self.pass_on(batch.message, reason)
 
-    def refuse(self, message: SourceMessage, reason: RejectReason, at: int) -> None:
-        self.count("rejected", reason)
-        self.rejections = with_another(self.rejections, message, reason, at)
+    def pass_on(self, message: SourceMessage, reason: ForwardReason = ForwardReason.COPY) -> None:
+        """Forward a message that belongs to no single sender: no newer message replaces it."""
+        self.count("forwarded", reason)
+        self.decisions.append(Forward("", message, reason))
 
-    def turn_away(self, message: SourceMessage, at: int) -> None:
-        """Refuse a message whose sender would be one too many; it is not passed on, since any number may follow."""
-        self.refuse(message, RejectReason.TOO_MANY_SENDERS, at)
-        self.count("withheld", RejectReason.TOO_MANY_SENDERS)
+    def refuse(self, message: SourceMessage, reason: RejectReason, at: int, number: int = 1) -> None:
+        """Count ``number`` registrations of a message as rejected."""
+        self.count("rejected", reason, number)
+        self.rejections = with_another(self.rejections, message, reason, at, number)
 
-    def count(self, what: str, cause: str) -> None:
+    def count_parts(self, batch: Batch, at: int) -> None:
+        """Count the parts of a message that are no sightings: goodbyes, and what names no sender, cause by cause."""
+        if batch.goodbyes:
+            self.count("probes", ProofCause.GOODBYE, batch.goodbyes)
+        last = {each.reason: each.message for each in batch.rejected}
+        for cause, number in Counter(each.reason for each in batch.rejected).items():
+            self.refuse(last[cause], cause, at, number)
+
+    def turn_away(self, message: SourceMessage, at: int, number: int = 1) -> None:
+        """Refuse registrations of one sender too many; they are not passed on, since any number may follow."""
+        self.refuse(message, RejectReason.TOO_MANY_SENDERS, at, number)
+        self.count("withheld", RejectReason.TOO_MANY_SENDERS, number)
+
+    def count(self, what: str, cause: str, number: int = 1) -> None:
         causes = self.counts.get(what)
         if causes is None:
             causes = self.counts[what] = {}
-        causes[cause] = causes.get(cause, 0) + 1
+        causes[cause] = causes.get(cause, 0) + number
+
+
+def note_forward(state: SenderState, observation: Observation, at: int) -> None:
+    """Note a sighting as the one of its sender that was forwarded last."""
+    state.first_interval = not state.last_forwarded_at
+    state.last_forwarded_at = at
+    state.forwarded_size = len(observation.message.payload)
+    state.forwarded_digest = observation.digest

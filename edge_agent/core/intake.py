@@ -6,20 +6,25 @@ an exception: it is forwarded unsampled, counted, and cannot stop the site.
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from itertools import islice
 from math import isfinite
 from typing import Any
 
 import msgspec
 
+from edge_agent.core.batch import registrations_of, values_of
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import (
     DELETE_OPERATIONS,
     HEARTBEAT_HEADER,
     MARKER_HEADER,
     OPERATION_HEADER,
     PROBE_HEADER,
+    Batch,
+    BatchForm,
     IntakeResult,
     Observation,
     ProbeSighting,
@@ -37,10 +42,17 @@ from edge_agent.core.payload import (
     keys_of,
     value_at,
 )
-from edge_agent.core.tracker import Draft
+from shared.blake2 import blake2b
 from shared.deep_json import decode_deep
+from shared.tolerant_json import Deviation
 
 SENDER_LIMIT = 1024
+
+MOST_REGISTRATIONS = 65_536
+"""Registrations of one message that are read: a second's work. The time behind a message of more is unknown."""
+
+EXAMINED = 1_000
+"""Parts of a body in which other senders are looked for, where no batch is configured."""
 
 
 class NameForm(StrEnum):
@@ -65,9 +77,10 @@ class _SenderNaming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SenderByPath(_SenderNaming, frozen=True):
-    """The sender is the text or number at a JSON path: keys joined by dots."""
+    """The sender is the text or number at a JSON path: keys joined by dots. ``batch``: of each part of a body."""
 
     path: str
+    batch: BatchForm = BatchForm.NONE
 
     @property
     def inspect_field(self) -> str:
@@ -105,6 +118,13 @@ class SenderBySubject(_SenderNaming, frozen=True):
 SenderRule = SenderByPath | SenderByHeader | SenderBySubjectToken | SenderBySubject
 
 
+class GoodbyeRule(msgspec.Struct, frozen=True):
+    """A message with one of the ``values`` at a JSON path says that its sender goes, not that it is there."""
+
+    path: str
+    values: tuple[str, ...]
+
+
 class Intake:
     """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry.
 
@@ -112,35 +132,55 @@ class Intake:
     """
 
     def __init__(
-        self, sender: SenderRule, force_path: str = "", digest: DigestRule | None = None, probe_origin: str = ""
+        self,
+        sender: SenderRule,
+        force_path: str = "",
+        digest: DigestRule | None = None,
+        probe_origin: str = "",
+        goodbye: GoodbyeRule | None = None,
     ) -> None:
         self._sender = sender
         self._normalizes = sender.normalize is not NameForm.NONE
         self._probe_origin = probe_origin
         self._sender_keys = keys_of(sender.path if isinstance(sender, SenderByPath) else "")
-        self._shape, (self._sender_field, self._force_field) = _shape(self._sender_keys, keys_of(force_path))
+        self._goodbyes = goodbye.values if goodbye else ()
+        paths = self._sender_keys, keys_of(force_path), keys_of(goodbye.path if goodbye else "")
+        self._shape, (self._sender_field, self._force_field, self._goodbye_field) = _shape(*paths)
         self._decode = msgspec.json.Decoder(self._shape).decode
         # Where the sender is a key of the body itself, as in most: looked up without a call for each message.
         self._sender_top = self._sender_field.attribute if self._sender_field and not self._sender_field.keys else ""
-        self._reads_body = bool(self._sender_field or self._force_field)
+        self._reads_body = bool(self._sender_field or self._force_field or self._goodbye_field)
         self._digest = digest if digest and digest.paths else None
+        self._batch = sender.batch if isinstance(sender, SenderByPath) else BatchForm.NONE
+        self._opens_batches = self._batch is not BatchForm.NONE
         self.slow_count = 0
         self._deviations: Deviations = []
 
     def read(self, message: SourceMessage, deviations: Deviations | None = None) -> IntakeResult:
-        """Identify the sender and what else decides about forwarding; the payload itself is left as it is.
+        """Return the senders of a message and the facts that decide about forwarding; the payload stays as it is.
 
-        ``deviations`` is given what is met on the way.
+        Deviations from JSON are added to ``deviations``.
         """
         if message.headers and (cause := self.what_else(message.headers)):
             return ProbeSighting(message, cause)
         deviations = [] if deviations is None else deviations
+        if self._opens_batches:
+            return self._read_batch(message, deviations)
+        result = self._read_one(message, deviations)
+        if (deviations or isinstance(result, Rejected)) and self._sender_keys and not isinstance(result, ProbeSighting):
+            return self._with_unopened(result, deviations)
+        return result
+
+    def _read_one(self, message: SourceMessage, deviations: Deviations) -> Observation | Rejected | ProbeSighting:
+        """Read a message, or a part of one, as one registration."""
         body: Any = None
         if self._reads_body:
             try:
                 body = self._decode(message.payload)
             except UNREADABLE as error:
                 body = self._decode_again(message.payload, deviations, error)
+        if self._goodbye_field is not None and self._goodbye_field.of(body, deviations) in self._goodbyes:
+            return ProbeSighting(message, ProofCause.GOODBYE)
         top = self._sender_top
         sender_id = getattr(body, top, None) if top else self._sender_of(message, body, deviations)
         if not isinstance(sender_id, str):
@@ -160,7 +200,7 @@ class Intake:
         )
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
-        """Give a message to a draft; False where that is full. One that is ``too_old`` is seen, but not forwarded."""
+        """Add a message to a draft; return False if that is full. A message that is ``too_old`` is not forwarded."""
         # One list for all: most messages leave it empty.
         deviations = self._deviations
         result = self.read(message, deviations)
@@ -169,7 +209,89 @@ class Intake:
             self.slow_count += 1
         if isinstance(result, Observation):
             return draft.observe(result, too_old=too_old)
+        if isinstance(result, Batch):
+            self.slow_count += 1
+            return draft.observe_batch(result, too_old=too_old)
         return draft.reject(result, too_old=too_old) if isinstance(result, Rejected) else draft.pass_over(result)
+
+    def _read_batch(self, message: SourceMessage, deviations: Deviations) -> IntakeResult:
+        """Read each registration of a body; those of one sender make one observation."""
+        payload = message.payload
+        values, deviation = values_of(payload) if self._batch is BatchForm.LINES else ([payload], None)
+        found: dict[str, list[Observation]] = {}
+        rejected: list[Rejected] = []
+        count = goodbyes = 0
+        for result in self._registrations(message, values, [deviation] if deviation else []):
+            count += 1
+            if count > MOST_REGISTRATIONS:
+                break
+            if isinstance(result, Rejected):
+                rejected.append(result)
+            elif isinstance(result, ProbeSighting):
+                goodbyes += 1
+            else:
+                found.setdefault(result.sender_id, []).append(result)
+        observations = tuple(_merged(each) for each in found.values())
+        if any(each.deviation for each in observations):
+            deviations.append(None)
+        unopened = self._batch if count > MOST_REGISTRATIONS else None
+        if self._batch is BatchForm.ARRAY and (deviations or not observations):
+            unopened = unopened or self._other_senders(message, set(found))
+        if goodbyes and count == 1:
+            return ProbeSighting(message, ProofCause.GOODBYE)
+        if not observations and count <= 1:
+            reason = rejected[0].reason if rejected else RejectReason.NO_SENDER
+            return Rejected(message, RejectReason.BATCH if unopened else reason, unopened)
+        if len(observations) == 1 and not rejected and not goodbyes:
+            return msgspec.structs.replace(observations[0], message=message, unopened=unopened)
+        return Batch(message, observations, tuple(rejected), goodbyes, unopened)
+
+    def _registrations(
+        self, message: SourceMessage, values: Iterable[bytes], deviations: Deviations
+    ) -> Iterator[Observation | Rejected | ProbeSighting]:
+        """Yield the reading of each value, or of each registration in its arrays if it names no sender itself.
+
+        ``deviations`` are those of the whole sequence: the first reading bears them.
+        """
+        for value in values:
+            whole = None if value.lstrip()[:1] == b"[" else self._read_part(message, value, deviations)
+            is_named = isinstance(whole, Observation)
+            parts: list[bytes] = []
+            if whole is None or isinstance(whole, Rejected) or (isinstance(whole, Observation) and whole.deviation):
+                parts, deviation = registrations_of(value, self._sender_keys, is_named=is_named)
+                deviations += [deviation] if deviation else []
+            if not parts:
+                yield whole or self._read_part(message, value, deviations)
+                deviations = []
+            for part in parts:
+                yield self._read_part(message, part, deviations)
+                deviations = []
+
+    def _read_part(
+        self, message: SourceMessage, part: bytes, deviations: Deviations
+    ) -> Observation | Rejected | ProbeSighting:
+        element = SourceMessage(message.subject, part, message.headers, message.sequence, message.stored_at)
+        return self._read_one(element, list(deviations))
+
+    def _with_unopened(self, result: Observation | Rejected, deviations: Deviations) -> Observation | Rejected:
+        """Note that a message that was read as one registration holds registrations of other senders, if it does."""
+        known = {result.sender_id} if isinstance(result, Observation) else set()
+        unopened = self._other_senders(result.message, known)
+        if unopened is None:
+            return result
+        deviations.append(None)
+        if isinstance(result, Rejected):
+            return Rejected(result.message, RejectReason.BATCH, unopened)
+        deviation = result.deviation or Deviation.SURPLUS
+        return msgspec.structs.replace(result, deviation=deviation, unopened=unopened)
+
+    def _other_senders(self, message: SourceMessage, known: set[str]) -> BatchForm | None:
+        """Return the form of the batch that a body is, if senders stand in it that are not ``known``."""
+        values, _ = values_of(message.payload)
+        for result in islice(self._registrations(message, values, []), EXAMINED):
+            if isinstance(result, Observation) and result.sender_id not in known:
+                return BatchForm.LINES if len(values) > 1 else BatchForm.ARRAY
+        return None
 
     def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
         """Tell what a message is that nobody has registered with; None where somebody has."""
@@ -209,6 +331,25 @@ class Intake:
                 tokens = message.subject.split(".")
                 return tokens[token - 1] if token <= len(tokens) else None
         return message.subject
+
+
+def _merged(observations: list[Observation]) -> Observation:
+    """Return the registrations of one sender in one message as one."""
+    first = observations[0]
+    if len(observations) == 1:
+        return first
+    digests = [each.digest.to_bytes(8, "big") for each in observations]
+    digest = int.from_bytes(blake2b(b"".join(digests), digest_size=8).digest(), "big") if first.digest else 0
+    return msgspec.structs.replace(
+        first,
+        message=msgspec.structs.replace(
+            first.message, payload=b"\n".join(each.message.payload for each in observations)
+        ),
+        digest=digest,
+        forced=any(each.forced for each in observations),
+        deviation=next((each.deviation for each in observations if each.deviation), None),
+        count=len(observations),
+    )
 
 
 def is_usable(sender_id: str) -> bool:

@@ -19,6 +19,14 @@ DELETE_OPERATIONS = frozenset(("DEL", "PURGE"))
 """What a key-value store's client writes when a key is deleted; any other operation puts a value."""
 
 
+class BatchForm(StrEnum):
+    """How the registrations of several senders stand in one body; NONE: a body holds one registration."""
+
+    NONE = "none"
+    LINES = "lines"
+    ARRAY = "array"
+
+
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
     """One message of the source stream, its bytes untouched.
 
@@ -35,7 +43,9 @@ class SourceMessage(msgspec.Struct, frozen=True, gc=False):
 class Observation(msgspec.Struct, frozen=True, gc=False):
     """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured.
 
-    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is.
+    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is. ``unopened`` is the form
+    of a batch in which other senders stand that were not read. In a batch, ``message`` has this sender's part of the
+    body, which consists of ``count`` registrations.
     """
 
     sender_id: str
@@ -43,6 +53,8 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     digest: int = 0
     forced: bool = False
     deviation: Deviation | None = None
+    unopened: BatchForm | None = None
+    count: int = 1
 
 
 class ProofCause(StrEnum):
@@ -52,6 +64,7 @@ class ProofCause(StrEnum):
     OTHERS = "others"
     HEARTBEAT = "heartbeat"
     DELETE_MARKER = "delete_marker"
+    GOODBYE = "goodbye"
 
 
 class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
@@ -71,17 +84,33 @@ class RejectReason(StrEnum):
     NO_SENDER = "no_sender"
     SENDER_NOT_TEXT = "sender_not_text"
     SENDER_NOT_USABLE = "sender_not_usable"
+    BATCH = "batch"
     TOO_MANY_SENDERS = "too_many_senders"
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A message without a sender, and why."""
+    """A message without a sender, or a part of one, and why; ``unopened`` as in Observation."""
 
     message: SourceMessage
     reason: RejectReason
+    unopened: BatchForm | None = None
 
 
-IntakeResult = Observation | Rejected | ProbeSighting
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """A message that holds registrations of several senders: one observation for each of them.
+
+    ``rejected`` are its parts without a sender, ``goodbyes`` counts those that end something. ``unopened`` as in
+    Observation.
+    """
+
+    message: SourceMessage
+    observations: tuple[Observation, ...]
+    rejected: tuple[Rejected, ...] = ()
+    goodbyes: int = 0
+    unopened: BatchForm | None = None
+
+
+IntakeResult = Observation | Batch | Rejected | ProbeSighting
 
 
 # Which messages were rejected lately: one of them may be a living sender's. People are told, nothing is decided by it.
@@ -112,8 +141,10 @@ Rejections = dict[str, Rejection]
 """By reason and subject, the latest last."""
 
 
-def with_another(rejections: Rejections, message: SourceMessage, reason: RejectReason, at: int) -> Rejections:
-    """Add a message that was rejected; the oldest of its reason go beyond REJECTIONS_KEPT."""
+def with_another(
+    rejections: Rejections, message: SourceMessage, reason: RejectReason, at: int, number: int = 1
+) -> Rejections:
+    """Add ``number`` rejections of one message, or of its parts; the oldest of a reason go beyond REJECTIONS_KEPT."""
     # Made visible it can be written, whatever bytes it is of.
     subject = visible(message.subject[:SUBJECT_KEPT])
     key = f"{reason} {subject}"
@@ -122,7 +153,7 @@ def with_another(rejections: Rejections, message: SourceMessage, reason: RejectR
     of_reason = [each for each, other in rest.items() if other.reason == reason]
     for oldest in of_reason[: max(len(of_reason) + 1 - REJECTIONS_KEPT, 0)]:
         del rest[oldest]
-    count, first_at = (before.count + 1, before.first_at) if before else (1, at)
+    count, first_at = (before.count + number, before.first_at) if before else (number, at)
     rejection = Rejection(subject, reason, count, first_at, at, message.sequence, excerpt(message.payload))
     return {**rest, key: rejection}
 

@@ -74,18 +74,22 @@ def unpack(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> An
     """
     if not isinstance(value, str):
         return value
-    body: str | bytes = ""
-    if value[:1] in ("{", "["):
-        body = value
-    elif value[:2] in _ZIPPED:
+    if value[:2] in _ZIPPED:
         deviations.append(None)
-        body = _unzip(value)
+    body = opened_text(value)
     if not body:
         return value
     try:
         return decode_deep(msgspec.json.decode, body)
     except UNREADABLE:
         return _opened_with_tolerance(body, deviations, path) or value
+
+
+def opened_text(text: str) -> str | bytes:
+    """Return the JSON that a text holds, zipped or not; "" if it holds none."""
+    if text[:1] in ("{", "["):
+        return text
+    return _unzip(text) if text[:2] in _ZIPPED else ""
 
 
 def _opened_with_tolerance(body: str | bytes, deviations: Deviations, path: tuple[str, ...]) -> dict[str, Any] | None:

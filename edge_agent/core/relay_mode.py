@@ -22,7 +22,7 @@ import msgspec
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Decision, Forward
 from edge_agent.core.intake import Intake, is_usable
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.observation import Observation, ProbeSighting, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import Deviations
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, headers_to_keep, size_of_headers
 from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
@@ -169,10 +169,16 @@ class RelayIntake:
         # Older agents do not say whom they heard.
         result = Observation(named, message) if named else self._intake.read(message, deviations)
         self.slow_count += bool(deviations)
-        if isinstance(result, Observation):
+        if isinstance(result, Observation) and not result.unopened:
             # None of the first three parts holds a full stop: two origins never share a name.
             return draft.relay(f"{block_id}.{result.sender_id}", incarnation, sequence, result)
-        return draft.pass_on(result) if isinstance(result, Rejected) else draft.skip(message, "probes", result.cause)
+        # One of several senders: its site has sampled it, and the sample of one sender may not leave out another.
+        nameless = result if isinstance(result, Rejected) else Rejected(message, RejectReason.BATCH)
+        return (
+            draft.skip(message, "probes", result.cause)
+            if isinstance(result, ProbeSighting)
+            else draft.pass_on(nameless)
+        )
 
 
 def _named_by_site(headers: Mapping[str, str]) -> str:

@@ -23,8 +23,9 @@ from edge_agent.core.decisions import (
     SenderRetired,
     StreamSeen,
 )
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import SourceMessage
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from shared.identifiers import SourcePosition
 
 NO_LIMIT = 1 << 62
@@ -83,6 +84,7 @@ _OF_MESSAGES = (
     "rebuilding",
     "rebuilt_at",
     "seen",
+    "batched_at",
     "clock_ahead",
 )
 """What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""

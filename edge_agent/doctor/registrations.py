@@ -17,15 +17,14 @@ from nats.js.errors import Error as JetStreamError
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Observation, Rejected, SourceMessage, excerpt
-from edge_agent.core.payload import DigestRule
+from edge_agent.core.observation import Batch, BatchForm, Observation, Rejected, RejectReason, SourceMessage, excerpt
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
-from edge_agent.observability.conditions import POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
+from edge_agent.observability.conditions import BATCH_NOT_OPENED, POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
 from edge_agent.policy.orders import Effective, effective
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
@@ -50,6 +49,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     ``examples`` shows the last message of each of those reasons, ``repeated`` a Nats-Msg-Id of each sender that was
     stored with one more than once; ``message_ids`` are all that were seen.
+    ``unopened`` counts the messages of several senders that were read as one.
     """
 
     sightings: list[tuple[str, int]]
@@ -57,6 +57,7 @@ class Sample(msgspec.Struct, frozen=True):
     examples: dict[str, str]
     message_ids: set[str]
     repeated: dict[str, str]
+    unopened: Counter[BatchForm]
 
     @property
     def message_count(self) -> int:
@@ -76,7 +77,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         "mem_storage": True,
         **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
-    sample = Sample([], Counter(), {}, set(), {})
+    sample = Sample([], Counter(), {}, set(), {}, Counter())
     try:
         body = {"stream_name": stream, "config": config}
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
@@ -91,14 +92,21 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
 async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: Sample) -> None:
     source = block.source
     messages = delivered(visit.client, source.stream, consumer, count, api=api_prefix(source.domain), deadline=PATIENCE)
-    intake = Intake(block.sender_rule(), "", DigestRule())
+    intake = Intake(block.sender_rule(), goodbye=block.goodbye.rule())
     async with aclosing(messages):
         async for message in messages:
             delivery = delivery_of(message.reply)
             taken = intake.read(
                 SourceMessage(message.subject, message.data, message.headers, delivery.sequence, delivery.stored_at)
             )
-            if isinstance(taken, Observation):
+            if isinstance(taken, Observation | Batch | Rejected) and taken.unopened:
+                sample.unopened[taken.unopened] += 1
+            if isinstance(taken, Batch):
+                sample.sightings.extend((each.sender_id, delivery.stored_at) for each in taken.observations)
+                sample.rejected.update(each.reason for each in taken.rejected)
+                for each in taken.rejected:
+                    sample.examples[each.reason] = _example(each.message)
+            elif isinstance(taken, Observation):
                 sample.sightings.append((taken.sender_id, delivery.stored_at))
                 if message_id := (message.headers or {}).get(Header.MSG_ID):
                     if message_id in sample.message_ids:
@@ -106,8 +114,11 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
                     sample.message_ids.add(message_id)
             elif isinstance(taken, Rejected):
                 sample.rejected[taken.reason] += 1
-                shown = excerpt(message.data) or "empty"
-                sample.examples[taken.reason] = f"message {delivery.sequence} on {visible(message.subject)}: {shown}"
+                sample.examples[taken.reason] = _example(taken.message)
+
+
+def _example(message: SourceMessage) -> str:
+    return f"message {message.sequence} on {visible(message.subject)}: {excerpt(message.payload) or 'empty'}"
 
 
 def is_early(facts: StreamFacts, known: KnownBlock | None, stale_after: int) -> bool:
@@ -180,22 +191,29 @@ def _silence(name: str, settings: AgentSettings, block: StreamSettings, known: K
 
 
 def _identification(name: str, sample: Sample, stale_after: int, filter_subject: str) -> Iterator[Finding]:
-    count, rejected = sample.message_count, sum(sample.rejected.values())
+    nameless = Counter({reason: number for reason, number in sample.rejected.items() if reason != RejectReason.BATCH})
+    count, rejected = sample.message_count, sum(nameless.values())
     if not count and not filter_subject:
         yield good(name, "no registration is in the stream now")
-    elif not count:
+        return
+    if not count:
         yield warning(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
-    elif rejected:
-        causes = ", ".join(f"{reason} {number:,}" for reason, number in sample.rejected.most_common())
+        return
+    if sample.unopened:
+        number, form = sum(sample.unopened.values()), sample.unopened.most_common(1)[0][0]
+        text = f"{number:,} of the last messages hold registrations of several senders, and are read as one"
+        yield bad(name, text, f'set batch = "{form}" in [stream.sender]', BATCH_NOT_OPENED)
+    elif not rejected:
+        senders = len({sender_id for sender_id, _ in sample.sightings})
+        yield good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
+    if rejected:
+        causes = ", ".join(f"{reason} {number:,}" for reason, number in nameless.most_common())
         text = f"{rejected:,} of the last {count:,} messages name no sender ({causes}): they are forwarded unsampled"
         remedy = "correct [stream.sender], or set source.filter_subject"
         yield (bad if rejected == count else warning)(name, text, remedy, UNIDENTIFIED_REGISTRATIONS)
-        for reason, example in sample.examples.items():
-            text = f"{reason}, for example {example}; whoever sent it may be called stale"
+        for reason in nameless:
+            text = f"{reason}, for example {sample.examples[reason]}; whoever sent it may be called stale"
             yield warning(name, text, "correct what it publishes, or [stream.sender]")
-    else:
-        senders = len({sender_id for sender_id, _ in sample.sightings})
-        yield good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")
     if names_messages(sample.sightings, stale_after):
         text = (
             f"nearly every one of {len(sample.sightings):,} messages names another sender, that is never heard again: "

@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic
 
 import msgspec
 
-from edge_agent.core.block_mode import D, Decider
+from edge_agent.core.block_mode import BlockDraft, D, Decider
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import BlindCause, Restriction
 from edge_agent.core.observation import SourceMessage
@@ -20,6 +21,7 @@ from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
+from edge_agent.core.unproven import longest_quiet
 from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, report_pause, watermark_context
 from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
@@ -74,7 +76,7 @@ class Ingest(Generic[D]):
         if decider is not None:
             self._watermarks.begin(decider.state)
         self._report = report
-        self._server_at = 0
+        self._server_at = self._stored_at = 0
         self._thinning = Thinning()
         self._lifted: dict[Restriction, StreamFacts] = {}
         """The first look at which a restriction was seen no more, until everything stored before it is read."""
@@ -110,6 +112,7 @@ class Ingest(Generic[D]):
             storage_fault=checked.publish_error or checked.facts.storage_fault,
             loss=state.loss,
             is_covered=not state.is_suspended,
+            has_unopened_batches=bool(state.seen.batch),
             pending_ago=int((now - self._consumer_at) * SECOND),
             idle_for=int((now - self._moved_at) * SECOND) if consumer.pending else 0,
             expires_after=consumer.expires_after,
@@ -226,6 +229,7 @@ class Ingest(Generic[D]):
         await self._look_at(opened.facts, opened.facts.publish_error or None)
         self._note_server(opened.facts)
         self._thinning.begin(self.decider.state, opened.facts)
+        self._stored_at = self.decider.state.position.stored_at
 
     async def _compare_clocks(self, facts: StreamFacts) -> None:
         if self._rules.clock is not None:
@@ -285,7 +289,7 @@ class Ingest(Generic[D]):
             await self._commits.keep_up(has_read=bool(messages))
             if loop.time() >= check_at:
                 await self._commits.finish()
-                check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 4)
+                check_interval = min(LONGEST_CHECK_INTERVAL, self.decider.state.policy.blind_after // 8)
                 check_at = loop.time() + check_interval / SECOND
                 checked = await self._check()
                 await self._take_check(checked)
@@ -314,6 +318,7 @@ class Ingest(Generic[D]):
         thinning = self._thinning
         looks_for_holes = thinning.must_look(messages)
         bound, is_ahead = self._rules.clock_bound(self.decider.state), draft.clock_ahead
+        stored_at, quiet = self._stored_at, longest_quiet(self.decider.state.policy)
         for message in messages:
             at = message.stored_at
             if (at > bound) is not is_ahead:
@@ -325,6 +330,9 @@ class Ingest(Generic[D]):
                 await self._step_back((await self._check()).facts)
                 draft = self.decider.draft()
             before = at
+            if at - stored_at > quiet:
+                draft = await self._fill(draft, partial(_pass_unproven, stored_at, at))
+            stored_at = max(stored_at, at)
             if looks_for_holes and (thinning.is_thinned or message.sequence != thinning.expected):
                 sender_count = sum(self.decider.sender_counts().values())
                 thinned = thinning.take(message, self.decider.state, self._server_at, sender_count)
@@ -340,6 +348,7 @@ class Ingest(Generic[D]):
                 slow_count = intake.slow_count
                 await stretch.yield_to_loop()
         thinning.pass_on(messages[-1])
+        self._stored_at = stored_at
         return draft
 
     async def _take_check(self, checked: StreamCheck) -> None:
@@ -363,6 +372,8 @@ class Ingest(Generic[D]):
             await self._step_back(facts)
         # The consumer was asked after the stream, of which nothing later is known, nor of a clock that was set since.
         through = min(checked.caught_up_through, facts.server_at)
+        if through - self._stored_at > longest_quiet(state.policy):
+            await self._apply(partial(_pass_unproven, self._stored_at, through))
         await self._apply(lambda draft: draft.prove(through, checked.examined_sequence))
 
     async def _judge_clock(self, site_at: int) -> None:
@@ -393,6 +404,7 @@ class Ingest(Generic[D]):
             log.warning(text, block, because, since, extra={"fields": {"stream": block}})
         incarnation = facts.incarnation(self.decider.state.position.incarnation)
         await self._apply(lambda draft: draft.begin_epoch(incarnation, sequence, stored_at))
+        self._stored_at = stored_at
 
     async def _apply_orders(self) -> None:
         """Do what the hub's policy has said since, in one commit where that can hold it."""
@@ -472,3 +484,7 @@ class Ingest(Generic[D]):
             self._report(IngestPhase.OUTBOX_FULL, "what may not be dropped has reached store.max_outbox")
             await self._store.wait_for_room()
             self._report(IngestPhase.READING, "")
+
+
+def _pass_unproven(started_at: int, ended_at: int, draft: BlockDraft) -> bool:
+    return draft.pass_unproven(started_at, ended_at)

@@ -35,7 +35,8 @@ class Progress(msgspec.Struct, frozen=True, rename={"storage_fault": "doubt"}):
     now, counted on from there. ``storage_fault`` says why the stream proves nothing, ``loss`` what it takes no more,
     where somebody may be missed because of that; no time ``is_covered`` while it is known not to take what is sent.
     ``expires_after`` and ``unacknowledged`` are the consumer's. ``contradiction`` says how the server's clock stands to
-    others, where it is too far ahead of them to be followed.
+    others, where it is too far ahead of them to be followed. With ``has_unopened_batches``, no time is covered because
+    messages hold registrations of several senders.
     """
 
     pending: int
@@ -53,6 +54,7 @@ class Progress(msgspec.Struct, frozen=True, rename={"storage_fault": "doubt"}):
     expires_after: int = 0
     contradiction: str = ""
     unacknowledged: int = 0
+    has_unopened_batches: bool = False
 
     @property
     def behind(self) -> int:

@@ -223,6 +223,13 @@ UNIDENTIFIED_REGISTRATIONS = Kind(
     "Messages that name no sender were rejected within stale_after: a living node may be called stale.",
     "correct what the sender publishes, or [stream.sender], or leave it out by source.filter_subject",
 )
+BATCH_NOT_OPENED = Kind(
+    "batch_not_opened",
+    _E,
+    "Messages hold registrations of several senders and are read as one: any sender may be in them, so the time until "
+    "stale_after behind the last is unknown, and nobody falls stale.",
+    'set batch = "lines" or "array" in [stream.sender]; muster-agent doctor shows which senders are then found',
+)
 TOO_MANY_SENDERS = Kind(
     "too_many_senders",
     _W,

@@ -147,7 +147,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
     is_reading = reading is not None and reading.is_working
     if reached.contradiction:
         yield kinds.CLOCK_AHEAD.of(subject, not_followed(reached), stream=block)
-    elif is_blind(reached):
+    elif is_blind(reached) and not reached.has_unopened_batches:
         why = why_unproven(block, reached, parts)
         what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
         kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
@@ -174,8 +174,16 @@ def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condi
     """Give the conditions that stand in what a block has committed; by the stream's own time."""
     policy, through, subject = state.policy, state.observed_through, f"stream {block}"
     recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
+    if state.seen.batch:
+        what = (
+            f"messages hold registrations of several senders, the last {_ago(state.batched_at, through)}: they are "
+            "read as one, the time is unknown"
+        )
+        remedy = f'set batch = "{state.seen.batch}" in [stream.sender]'
+        yield kinds.BATCH_NOT_OPENED.of(subject, what, stream=block, remedy=remedy)
     turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
-    nameless = [each for each in recent if each.reason is not RejectReason.TOO_MANY_SENDERS]
+    of_their_own = (RejectReason.TOO_MANY_SENDERS, RejectReason.BATCH)
+    nameless = [each for each in recent if each.reason not in of_their_own]
     if state.loss and not state.is_suspended:
         what = f"the stream {state.loss}: who is not heard any more is unknown, not stale"
         yield kinds.NARROWED.of(subject, what, stream=block)

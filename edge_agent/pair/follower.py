@@ -13,10 +13,11 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState, PairMark
 from edge_agent.core.decisions import EpochBegun
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit, OutOfStep
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.block import BlockRules, IngestPhase, phase_of, report_pause, watermark_context
 from edge_agent.ingest.commits import ReopenBackoff, commit_when_writable
 from edge_agent.ingest.port import Progress
@@ -85,6 +86,7 @@ class Follower:
             blind_after=state.policy.blind_after,
             loss=state.loss,
             is_covered=not state.is_suspended,
+            has_unopened_batches=bool(state.seen.batch),
             contradiction=self._rules.contradiction(state, self._newest.stored_at + ago),
         )
 

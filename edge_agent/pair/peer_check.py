@@ -59,7 +59,7 @@ def difference(ours: Writer, theirs: Writer, path: Path) -> str:
         return ""
     return (
         f"stream block {different[0]} is set otherwise than at {theirs.member}: stream, domain, filter, sender, "
-        "force_path, digest_paths, digest_ignore and target must be the same in both files"
+        "goodbye, force_path, digest_paths, digest_ignore and target must be the same in both files"
     )
 
 
@@ -76,12 +76,18 @@ def remedy(member: str, path: Path) -> str:
 def _digest(block: StreamSettings) -> str:
     """Fingerprint what a block's decisions depend on beside its policy, of which the log tells."""
     policy = block.policy
+    # Members of the release before know neither of both.
+    sender = msgspec.to_builtins(block.sender)
+    if block.sender is not None and block.sender.batch == "none":
+        del sender["batch"]
+    goodbye = (block.goodbye,) if block.goodbye.rule() else ()
     parts = (
         block.source.stream,
         block.source.domain,
         block.filter_subject,
-        block.sender,
+        sender,
         (policy.force_path, policy.digest_paths, policy.digest_ignore),
         block.target,
+        *goodbye,
     )
     return blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

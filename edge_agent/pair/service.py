@@ -6,7 +6,8 @@ from functools import partial
 
 import msgspec
 
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.draft import Draft
+from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.announcements import Announcements
 from edge_agent.pair.deliveries import Deliveries

@@ -15,10 +15,11 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, Decision, Forward
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, OutboxRow, WatermarkContext
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.simulator.bodies import RegistrationBodies
 from edge_agent.simulator.fleet import FOREVER, Fleet, Span
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition

@@ -29,6 +29,7 @@ WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
     (DOCS / "tutorial" / "first-site.md", [TopologySettings, AgentSettings, FleetConnection, AggregatorSettings]),
     (HOWTO / "agent" / "install.md", [AgentSettings]),
     (MODES, [AgentSettings] * 3),
+    (HOWTO / "agent" / "thresholds.md", [AgentSettings] * 2),
     (HOWTO / "hub" / "topologies.md", [TopologySettings]),
     (HOWTO / "hub" / "rollup.md", [AggregatorSettings]),
     (HOWTO / "hub" / "alerts.md", [AggregatorSettings]),

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, BlindCause, CloseCoverage, Copy, Decision, Forward, StreamSeen
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation, SourcePosition
 from shared.instants import SECOND
 from tests.support.core.reference_tracker import Closed, ReferenceTracker, Sent, Sighting, Told

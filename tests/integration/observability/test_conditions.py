@@ -338,6 +338,16 @@ async def test_messages_that_name_no_sender_are_said_as_long_as_they_come(deploy
     await over(deployment.agent, "unidentified_registrations")
 
 
+@pytest.mark.provokes("batch_not_opened")
+async def test_messages_of_several_senders_are_said_until_stale_after_has_passed_without_one(
+    deployment: Deployment,
+) -> None:
+    await until_running(deployment)
+    await deployment.site.publish(b'{"sender":"node0"}\n{"sender":"node1"}\n')
+    await shown(deployment.agent, "batch_not_opened")
+    await over(deployment.agent, "batch_not_opened")
+
+
 @pytest.mark.provokes("too_many_senders")
 async def test_senders_beyond_the_limit_are_said_as_long_as_they_come(tmp_path: Path) -> None:
     settings = SETTINGS.replace("[stream.policy]", "[stream.policy]\nmax_senders = 3")

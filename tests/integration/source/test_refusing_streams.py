@@ -1,7 +1,9 @@
 """A stream that does not take what is sent to it accuses nobody, under default settings, and the agent says why."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -185,6 +187,41 @@ async def test_a_stream_that_cannot_store_accuses_nobody_and_says_why(
                 return not (await deployment.agent.status_json())["conditions"]
 
             await until(is_well, "status says no more of it")
+        assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
+
+
+@pytest.mark.parametrize(("refuses_for", "cycle"), [(2.6, 3.2), (2.0, 2.4)])
+async def test_a_stream_that_refuses_most_of_the_time_accuses_nobody(
+    tmp_path: Path, refuses_for: float, cycle: float
+) -> None:
+    """No probe shows it, and it never refuses for blind_after (3 s) at once."""
+    text = SETTINGS.replace("[stream.source]", "[stream.source]\nprobe = false")
+    text = text.replace('stale_after = "4s"', 'stale_after = "12s"').replace(
+        'blind_after = "1500ms"', 'blind_after = "3s"'
+    )
+    names = [f"node{number}" for number in range(8)]
+    async with (
+        deployed(tmp_path, text, site_max_file=ServerStorage.site_max_file) as deployment,
+        AsyncExitStack() as nodes,
+    ):
+        deployment.agent.start()
+        for name in names:
+            # In step with the stream: some come whenever it refuses, and only then.
+            await nodes.enter_async_context(deployment.senders([name], interval=cycle))
+            await asyncio.sleep(cycle / len(names))
+        await until(partial(have_said, deployment, len(names)), "all are new")
+        trouble, loop = ServerStorage(deployment), asyncio.get_running_loop()
+        began_at, ends_at = await deployment.site_time(), loop.time() + 36
+        while loop.time() < ends_at:
+            turn_at = loop.time()
+            await trouble.begins()
+            await asyncio.sleep(turn_at + refuses_for - loop.time())
+            await trouble.ends()
+            await asyncio.sleep(turn_at + cycle - loop.time())
+        blind_from = began_at + 12 * SECOND
+        state = (await deployment.agent.status_json())["blocks"][0]["state"]
+        assert state["observed_since"] > blind_from, "what is unproven for the most part is unknown"
+        await deployment.until_observed(await deployment.site_time() + SECOND)
         assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
 
 

@@ -50,6 +50,7 @@ settle = "5s"                    # how far behind the server's clock a time coun
 [stream.sender]                  # exactly one of:
 json_path = "sender"             # header = "X-Sender" | subject_token = 4 | subject = true
 normalize = "none"               # none | hostname
+batch = "none"                   # none | lines | array: registrations of several senders in one message
 
 [stream.policy]
 sample_interval = "1h"
@@ -66,6 +67,10 @@ max_senders = 2_000_000
 [stream.target]
 prefix = ""                      # default: the site's own subjects; else subjects below this prefix
 remove = ""                      # a part taken out of copied subjects
+
+[stream.goodbye]                 # messages of senders that go
+json_path = ""
+values = []
 
 [stream.heartbeat]
 interval = "0s"                  # a message on idle streams; 0s = off

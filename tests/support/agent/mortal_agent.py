@@ -11,11 +11,12 @@ import msgspec
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
+from edge_agent.core.draft import Draft
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import IntakeResult, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.block import BlockRules
 from edge_agent.ingest.loop import Ingest
 from edge_agent.store.files import prepare

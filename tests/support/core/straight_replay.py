@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Decision, RecordedInput
-from edge_agent.core.observation import IntakeResult, Observation, Rejected
+from edge_agent.core.observation import Batch, IntakeResult, Observation, Rejected
 from edge_agent.core.replay import NO_LIMIT, apply_recorded, holds_before
 from edge_agent.core.tracker import Tracker
 from shared.identifiers import Incarnation
@@ -29,6 +29,8 @@ def replay(
             apply_recorded(draft, waiting.popleft())
         if isinstance(result, Observation):
             draft.observe(result)
+        elif isinstance(result, Batch):
+            draft.observe_batch(result)
         elif isinstance(result, Rejected):
             draft.reject(result)
         else:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import Advise, BlindCause, Decision, Forward, RecordedInput
+from edge_agent.core.draft import DECISIONS_PER_DRAFT, Draft
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.policy import Policy
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
-from edge_agent.core.tracker import DECISIONS_PER_DRAFT, Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.instants import DAY, SECOND
 from shared.wire import ForwardReason

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from edge_agent.core.block_mode import MessageIntake
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import SourceMessage
 from edge_agent.core.replay import CommitReplay, OtherCommit
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.store.port import BatchCommit
 
 

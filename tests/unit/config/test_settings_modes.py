@@ -44,6 +44,17 @@ NO_EFFECT = {"copy": ('sample_interval = "2h"', 'retire_after = "7d"', *OF_CONTE
             for line in lines
         ),
         (
+            in_mode("relay").replace('json_path = "sender"', 'json_path = "sender"\nbatch = "lines"'),
+            'sender.batch has no effect in mode "relay", which passes on batches unsampled: take it out',
+        ),
+        *(
+            (
+                in_mode(mode, '[stream.goodbye]\njson_path = "type"\nvalues = ["shutdown"]', sender=mode == "relay"),
+                f'goodbye has no effect in mode "{mode}", which watches no senders: take it out',
+            )
+            for mode in ("copy", "relay")
+        ),
+        (
             in_mode("relay", '[stream.target]\nprefix = "up"'),
             'target has no effect in mode "relay", which keeps subjects as they are: take it out',
         ),

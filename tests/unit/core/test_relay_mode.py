@@ -185,6 +185,14 @@ def test_registration_without_a_sender_goes_on_unsampled() -> None:
     assert site.counters["rejected"] == {"not_a_json_object": 2}
 
 
+def test_registration_of_several_senders_goes_on_unsampled() -> None:
+    site = RelaySite()
+    for sequence, body in enumerate([b'{"sender":"a"}\n{"sender":"b"}', b'[{"sender":"a"},{"sender":"b"}]'], 1):
+        (went_on,) = site.meets(registration_subject(DUB1), origin_header(DUB1, SITE_PAST, sequence), 0, body)
+        assert (went_on.sender_id, went_on.reason) == ("", "copy")
+    assert site.relay.sender_counts() == {"heard": 0}
+
+
 def test_registration_that_is_not_quite_json_is_sampled_by_its_sender() -> None:
     site = RelaySite()
     subject = registration_subject(DUB1)

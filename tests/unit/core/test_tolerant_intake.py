@@ -76,7 +76,7 @@ BROKEN = [
     (b'{"fact":"\xed\xa0\x80","sender":"n1",}', Deviation.ENCODING),
     (b'\xef\xbb\xbf{"sender":"n1"}', Deviation.SURPLUS),
     (b'{"sender":"n1"}\0', Deviation.SURPLUS),
-    (b'{"sender":"n1"}{"sender":"n2"}', Deviation.SURPLUS),
+    (b'{"sender":"n1"}{"sender":"n1"}', Deviation.SURPLUS),
     (b'2026-01-31 INFO {"sender":"n1"}', Deviation.SURPLUS),
     (b'[warn] {"sender":"n1"}', Deviation.VALUE),
     (b'{"sender":"n1",}', Deviation.STRUCTURE),

@@ -12,13 +12,23 @@ from collections.abc import Callable
 import pytest
 
 from edge_agent.core.intake import (
+    GoodbyeRule,
     Intake,
     SenderByHeader,
     SenderByPath,
     SenderBySubjectToken,
     SenderRule,
 )
-from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
+from edge_agent.core.observation import (
+    Batch,
+    BatchForm,
+    Observation,
+    ProbeSighting,
+    ProofCause,
+    Rejected,
+    RejectReason,
+    SourceMessage,
+)
 from edge_agent.core.payload import UNZIPPED_LIMIT, DigestRule, content_digest
 
 NODE = "web1.example.net"
@@ -188,6 +198,29 @@ def test_zipped_content_that_cannot_be_read_has_nothing_in_it(zcontent: str) -> 
 @pytest.mark.parametrize("path", ["subject", "data.identity"])
 def test_lifecycle_event_names_its_node(kind: str, path: str) -> None:
     assert sender_of(event(kind), SenderByPath(path)) == NODE
+
+
+GOODBYE = GoodbyeRule("type", ("io.choria.lifecycle.v1.shutdown", "io.choria.lifecycle.v1.provisioned"))
+
+
+@pytest.mark.parametrize("kind", ["shutdown", "provisioned"])
+def test_lifecycle_event_that_ends_a_node_is_no_sighting_of_it(kind: str) -> None:
+    sent = message(event(kind))
+    assert Intake(SenderByPath("data.identity"), goodbye=GOODBYE).read(sent) == ProbeSighting(sent, ProofCause.GOODBYE)
+
+
+@pytest.mark.parametrize("kind", ["startup", "alive"])
+def test_other_lifecycle_events_are_sightings(kind: str) -> None:
+    sent = message(event(kind))
+    assert Intake(SenderByPath("data.identity"), goodbye=GOODBYE).read(sent) == Observation(NODE, sent)
+
+
+def test_goodbyes_in_a_batch_are_counted_and_their_senders_not_heard() -> None:
+    events = [event("alive"), event("shutdown", identity="n2"), event("alive", identity="n3")]
+    sent = SourceMessage("choria.lifecycle", json.dumps(events).encode(), None, 1, STORED_AT)
+    result = Intake(SenderByPath("data.identity", BatchForm.ARRAY), goodbye=GOODBYE).read(sent)
+    assert isinstance(result, Batch)
+    assert ([each.sender_id for each in result.observations], result.goodbyes) == ([NODE, "n3"], 1)
 
 
 def test_alive_events_that_never_change_their_id_and_time_are_sightings_each() -> None:

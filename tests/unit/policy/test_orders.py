@@ -14,9 +14,10 @@ from edge_agent.core.decisions import (
     SenderAskedFor,
     SenderRetired,
 )
+from edge_agent.core.draft import Draft
 from edge_agent.core.observation import Observation, SourceMessage
 from edge_agent.core.policy import PolicyRevisions
-from edge_agent.core.tracker import Draft, Tracker
+from edge_agent.core.tracker import Tracker
 from edge_agent.policy.orders import PolicyOrders, effective
 from shared.identifiers import AdvisoryKind, BlockId, Incarnation, SourcePosition
 from shared.instants import HOUR, MINUTE, SECOND
