@@ -6,7 +6,18 @@ from pathlib import Path
 import pytest
 
 from tests.support.machine import needs_machines
-from tests.support.package_host import ALL_ARE_NEW, NEXT, SETTINGS, built, dist, running_host, said_by, started
+from tests.support.package_host import (
+    ALL_ARE_NEW,
+    NEXT,
+    SETTINGS,
+    assert_second_is_gone,
+    built,
+    dist,
+    running_host,
+    said_by,
+    start_second,
+    started,
+)
 
 PYTHON = next((path for path in (Path("/usr/bin/python3.11"), Path("/usr/bin/python3.13")) if path.exists()), None)
 
@@ -68,6 +79,8 @@ def test_it_runs_is_upgraded_and_goes_on_after_it_was_removed(deb: Path, tree: s
         advisories = host.advisories()
         assert [value for value, kind, _ in advisories if kind == "new"] == ALL_ARE_NEW
         assert sorted(ordinal for *_, ordinal in advisories) == list(range(1, 21)), "nothing lost, nothing twice"
+        start_second(place)
         place.run("dpkg --purge muster-agent")
+        assert_second_is_gone(place)
         assert not settings.exists()
         assert (place.root / "var/lib/muster-agent/agent.db").exists()

@@ -26,12 +26,14 @@ from tests.support.package_host import (
     SETTINGS,
     VERSION,
     Host,
+    assert_second_is_gone,
     built,
     dist,
     needs_python,
     running_host,
     said_by,
     shown_python,
+    start_second,
     started,
 )
 
@@ -40,16 +42,6 @@ needs_rpm = pytest.mark.skipif(
     reason="needs rpmbuild, rpmlint and strip (apt-get install rpm rpmlint binutils)",
 )
 pytestmark = [needs_rpm]
-
-
-SECOND_OF_ONE_HOST = """
-[store]
-path = "/var/lib/muster-agent/dub2.db"
-
-[monitor]
-listen = "127.0.0.1:8788"
-
-[[stream]]"""
 
 
 @pytest.fixture(scope="module")
@@ -158,13 +150,10 @@ def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboo
     )
     place.wait_for("muster-agent status --check")
 
-    second = SETTINGS.replace("dub1", "dub2").replace("[[stream]]", SECOND_OF_ONE_HOST)
-    (place.root / "etc/muster-agent/dub2.toml").write_text(second)
-    place.run("systemctl start muster-agent@dub2")
-    place.wait_for("muster-agent status --check --config /etc/muster-agent/dub2.toml")
+    start_second(place)
     place.run("systemd-analyze security --threshold=15 muster-agent@dub2.service")
     place.run("systemctl is-active muster-agent")
-    place.run("systemctl stop muster-agent@dub2")
+    place.run("systemctl disable --now muster-agent@dub2")
 
     host.end()
     place.switch_off()
@@ -172,6 +161,9 @@ def test_an_installed_agent_runs_is_restarted_when_it_hangs_and_outlives_a_reboo
     host.let_nodes_register()
     place.wait_for("muster-agent status --check")
     assert {kind for _, kind, _ in host.advisories()} == {"new"}
+    start_second(place)
+    place.run("rpm --erase muster-agent")
+    assert_second_is_gone(place)
 
 
 # What Python's hashlib on EL does where the kernel is in FIPS mode: OpenSSL is asked for everything, and refuses these.

@@ -32,6 +32,14 @@ source = { servers = ["nats://127.0.0.1:4222"], stream = "REGISTRATION", settle 
 sender = { json_path = "sender" }
 policy = { sample_interval = "1m", stale_after = "25s", retire_after = "5m", blind_after = "3s" }
 """
+SECOND_OF_ONE_HOST = """
+[store]
+path = "/var/lib/muster-agent/dub2.db"
+
+[monitor]
+listen = "127.0.0.1:8788"
+
+[[stream]]"""
 NATS_UNIT = """
 [Service]
 ExecStart=/usr/local/bin/nats-server -c /etc/nats.conf
@@ -42,6 +50,20 @@ WantedBy=multi-user.target
 NATS_SETTINGS = (
     'listen: "127.0.0.1:4222"\njetstream { store_dir: "/var/lib/nats", domain: hub, sync_interval: always }\n'
 )
+
+
+def start_second(place: Machine) -> None:
+    """Start a second agent of the host, as an instance of the unit's template that starts at boot, too."""
+    second = SETTINGS.replace("dub1", "dub2").replace("[[stream]]", SECOND_OF_ONE_HOST)
+    (place.root / "etc/muster-agent/dub2.toml").write_text(second)
+    place.run("systemctl enable --now muster-agent@dub2")
+    place.wait_for("muster-agent status --check --config /etc/muster-agent/dub2.toml")
+
+
+def assert_second_is_gone(place: Machine) -> None:
+    """Fail where the second agent runs without its code, or would be started at boot."""
+    assert "inactive" in place.run("systemctl is-active muster-agent@dub2", code=None)
+    assert place.run("find /etc/systemd/system -name 'muster-agent@*'") == ""
 
 
 def dist(factory: pytest.TempPathFactory) -> Path:
