@@ -66,6 +66,12 @@ def migrate_config(config: Path, region: str, output: Path | None, state: Path |
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file, whose owner and rights stay where it was there."""
+    """Write the file. One that was there keeps its owner and rights; a new one of root's gets its directory's group.
+
+    /etc/muster-agent belongs to the group of the agent's user, which must be able to read what root writes there.
+    """
+    is_new = not path.exists()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w") as file:
+        if is_new and os.geteuid() == 0:
+            os.fchown(file.fileno(), -1, path.absolute().parent.stat().st_gid)
         file.write(text)

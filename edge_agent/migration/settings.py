@@ -204,8 +204,9 @@ class _Migration:
         if choria.seed_file or choria.jwt_file:
             self._say(
                 f"{place.rpartition('.')[0]}.{side}_choria",
-                "Choria's tokens have no counterpart: give it "
-                f"a user of its own, {_table_of(side)} auth = {{ nkey_seed_file = ... }}",
+                "Choria's tokens have no counterpart: a Choria broker, which knows no nkeys, lets in certificates of "
+                f"its CA, {_table_of(side)} tls = {{ ca, cert, key }}; a nats-server may know a user, "
+                "auth = { nkey_seed_file = ... }",
             )
         return found
 
@@ -268,14 +269,18 @@ class _Migration:
 
     def _say_of_stream(self, stream: PeerStream, place: str, *, sampled: bool) -> None:
         said = {
-            "target_stream": "no counterpart: everything goes to the region's stream FLEET, which muster-aggregator "
-            "apply makes",
+            "target_stream": _target_of_copies(stream)
+            if not sampled and stream.target_subject_prefix
+            else "no counterpart: everything goes to the region's stream FLEET, which muster-aggregator apply makes",
             "no_target_create": "no counterpart: the agent creates no stream",
             "ephemeral": "no counterpart: the agent's consumer is durable, and start says where it begins",
             "target_initiated": "no counterpart: uploads are pipelined, so the agent may run at either end; --state "
             "finds no position of such a stream, set source.start",
             "leader_election_name": "no counterpart by itself: write [pair] with the names of both agents",
-            "advisory": "no counterpart: advisories go to the region, as fleet.<region>.<site>.<block>.advisory.<kind>",
+            "advisory": "no counterpart: advisories go to the region, as "
+            "fleet.<region>.<site>.<block>.advisory.<kind>; nothing is published on "
+            f"{_subject_of_advisories(stream)} any more: a stream of the site that takes it, and copies of that "
+            "stream, get no further ones",
         }
         if sampled:
             said["target_subject_prefix"] = said["target_subject_remove"] = (
@@ -312,6 +317,18 @@ class _Migration:
 
     def _say(self, place: str, text: str) -> None:
         self.remarks.append(f"{place.lstrip('.')}: {text}")
+
+
+def _target_of_copies(stream: PeerStream) -> str:
+    prefix = stream.target_subject_prefix.strip(".")
+    return (
+        f"no counterpart: copies go to the region's stream that has the subject {prefix}.>, by whatever name: make it "
+        "there, by a [[stream]] of topology.toml for example"
+    )
+
+
+def _subject_of_advisories(stream: PeerStream) -> str:
+    return stream.advisory.subject if stream.advisory is not None else ""
 
 
 def _table_of(side: str) -> str:

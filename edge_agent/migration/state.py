@@ -6,6 +6,7 @@ follows is passed over or read twice. Coverage begins at the last message that w
 
 import asyncio
 import os
+import re
 import time
 from pathlib import Path
 from typing import TypeVar
@@ -42,6 +43,8 @@ from shared.nats.stream_messages import get_message
 T = TypeVar("T")
 
 CONNECT_DEADLINE, ANSWER_DEADLINE = 15.0, 10.0
+_NO_CONSUMER_NAME = re.compile(r"[.*>/\\\s]")
+
 LAST_REQUEST = 15.0
 """Seconds within which what the peer had asked for last ends: it asks for 10 s."""
 
@@ -100,6 +103,9 @@ def _files_in(state: Path, blocks: tuple[MigratedBlock, ...]) -> dict[str, Path]
 async def _where_stopped(settings: AgentSettings, block: StreamSettings, consumer: str) -> _StopPosition | None:
     """Ask the site where the peer's consumer stands; None where there is none. Raise MigrationRefused."""
     stream, prefix = block.source.stream, api_prefix(block.source.domain)
+    if _NO_CONSUMER_NAME.search(consumer):
+        # Servers make no consumer of that name, and do not answer where it is asked for.
+        return None
     try:
         client = await connect(
             block.source,

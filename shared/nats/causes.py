@@ -95,6 +95,8 @@ def _server_cause(text: str, login: Login) -> Cause | None:
         remedy = f"let the server map {user} to one of its users (verify_and_map), or set auth in the settings"
     else:
         remedy = f"let the server know {user or 'this user'}, or correct auth in the settings"
+        if login.seed is not None:
+            remedy += "; a Choria broker knows no nkeys: tls.cert and tls.key of its CA in place of auth"
     refused = f"{_REFUSES}: Authorization Violation"
     return Cause(f"{refused}, as {user}" if user else refused, lasting=True, by_server=True, remedy=remedy)
 

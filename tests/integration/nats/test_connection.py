@@ -209,7 +209,10 @@ async def test_a_key_that_is_refused_is_named_by_its_public_part_and_never_by_it
         with pytest.raises(ConnectFailed) as caught:
             await connect(settings_for(server, auth), name="test", deadline=10)
     assert str(caught.value).endswith(f"Authorization Violation, as nkey {public_key}")
-    assert caught.value.remedy == f"let the server know nkey {public_key}, or correct auth in the settings"
+    assert caught.value.remedy == (
+        f"let the server know nkey {public_key}, or correct auth in the settings; "
+        "a Choria broker knows no nkeys: tls.cert and tls.key of its CA in place of auth"
+    )
     assert seed not in f"{caught.value} {caught.value.remedy}"
 
 

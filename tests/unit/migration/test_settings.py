@@ -133,6 +133,8 @@ def test_a_key_means_the_same(keys: dict[str, object], place: str, value: object
     ("keys", "said"),
     [
         ({"target_stream": "ALL"}, "streams[0].target_stream: no counterpart"),
+        ({"target_stream": "ALL", "target_subject_prefix": "A"}, "go to the region's stream that has the subject A.>"),
+        ({"advisory": {"subject": "adv"}, **SAMPLED}, "nothing is published on adv any more"),
         ({"no_target_create": True}, "streams[0].no_target_create: no counterpart"),
         ({"ephemeral": True}, "streams[0].ephemeral: no counterpart"),
         ({"target_initiated": True}, "streams[0].target_initiated: no counterpart"),
@@ -140,7 +142,11 @@ def test_a_key_means_the_same(keys: dict[str, object], place: str, value: object
         ({"advisory": {"subject": "a"}, **SAMPLED}, "streams[0].advisory: no counterpart"),
         ({"target_subject_prefix": "A", **SAMPLED}, "streams[0].target_subject_prefix: no counterpart"),
         ({"inspect_duration": "1h"}, "streams[0].inspect_duration: without effect there too"),
-        ({"source_choria": {"seed_file": "s", "jwt_file": "j"}}, "streams[0].source_choria: Choria's tokens"),
+        (
+            {"source_choria": {"seed_file": "s", "jwt_file": "j"}},
+            "lets in certificates of its CA, [stream.source] tls =",
+        ),
+        ({"target_choria": {"seed_file": "s"}}, "lets in certificates of its CA, [upstream] tls ="),
         ({"source_url": "nats://a?insecure=true"}, "insecure has no counterpart"),
         ({"source_url": "nats://a?connect_timeout=2s"}, "connect_timeout has no counterpart"),
         ({"source_url": "nats://a?jwt=j&nkey=n"}, "jwt and nkey: write both into one file"),
