@@ -20,7 +20,7 @@ from aggregator.lakehouse.commands.failures import Interrupted, explained, in_on
 from aggregator.lakehouse.commands.repeat import roll_up_every
 from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.process import how_it_ended, say_nothing_of_its_end
-from aggregator.lakehouse.spark.stop_signal import Stopped, StopSignal
+from aggregator.lakehouse.spark.stop_signal import STOPPING, Stopped, StopSignal
 from shared.instants import DAY, SECOND
 from shared.nats.connection import ConnectionSettings
 from tests.lakehouse.conftest import say, settings_for
@@ -243,6 +243,16 @@ def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
         with pytest.raises(Interrupted, match="stopped between two commits") as stopped, in_one_line():
             rollup.roll_up(settings_for(NOBODY, tmp_path), rollup.RollupRequest(), say, check)
     assert stopped.value.exit_code == 130
+
+
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, f"{STOPPING}\n"), (signal.SIGTERM, "")])
+def test_a_person_who_asks_for_the_end_reads_at_once_that_it_comes(
+    capsys: pytest.CaptureFixture[str], number: int, said: str
+) -> None:
+    with StopSignal() as stop:
+        os.kill(os.getpid(), number)
+        stop.wait(DAY / SECOND)
+    assert capsys.readouterr().err == said
 
 
 def test_signals_of_a_moment_are_one_request_and_a_later_one_ends_the_process_at_once(

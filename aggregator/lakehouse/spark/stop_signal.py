@@ -26,9 +26,12 @@ from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.java import JavaUnavailable
 from aggregator.lakehouse.spark.process import GONE
 from aggregator.lakehouse.warehouse.interruption import Check
+from shared.terminal import echo
 
 CUT_SHORT = (JarsUnavailable, JavaUnavailable, PySparkException, *GONE)
 """What a request to end may look like: Spark's work was given up, or what gets its jars or looks for its Java ended."""
+
+STOPPING = "muster-aggregator: stopping as soon as no commit is under way; a second request ends it at once"
 
 Result = TypeVar("Result")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -109,6 +112,9 @@ class StopSignal:
 
     def _cancel(self) -> None:
         select.select([self._woken, self._ended], [], [])
+        if self._number == signal.SIGINT:
+            # The work under way, such as a commit or the start of Spark, may take a minute to end.
+            echo(STOPPING, err=True)
         pause = 0.0
         while not select.select([self._ended], [], [], pause)[0]:
             spark = SparkContext._active_spark_context  # noqa: SLF001 - there is no public question
