@@ -34,6 +34,7 @@ from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
 from shared.instants import SECOND
+from shared.tables import cut, visible
 from shared.tasks import cancel_all, wait_for_event
 
 log = logging.getLogger("muster.agent")
@@ -123,12 +124,16 @@ async def _run_agent(
             # Its thread would keep a process that wants to end.
             await store.close()
             raise
+    failure = ""
     try:
         await agent.run_until(stopping)
+    except BaseException as error:
+        failure = _describe(error)
+        raise
     finally:
         # The part that tells the supervisor has ended, and links that are silent and a disk that fails take long.
         async with keep_watchdog(stopping):
-            await agent.close()
+            await agent.close(failure)
 
 
 class Agent:
@@ -197,12 +202,12 @@ class Agent:
                 await self._announcements.say_stopping()
             await cancel_all(parts)
 
-    async def close(self) -> None:
-        """Close what was opened; what was not acknowledged stays in the store."""
+    async def close(self, failure: str = "") -> None:
+        """Close what was opened; what was not acknowledged stays in the store. ``failure``: the error that ended it."""
         self._board.mute()
         try:
             await self._links.close()
-            await self._board.write_last(self._store)
+            await self._board.write_last(self._store, failure)
         finally:
             await self._store.close()
 
@@ -243,6 +248,13 @@ class Agent:
 def _first_of(errors: BaseExceptionGroup[E]) -> E:
     first = errors.exceptions[0]
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _describe(error: BaseException) -> str:
+    """Return the kind and the text of an error, of the first one in a group, in one line that fits a terminal."""
+    if isinstance(error, BaseExceptionGroup):
+        return _describe(error.exceptions[0])
+    return cut(visible(f"{type(error).__name__}: {error}".removesuffix(": ")), 200)
 
 
 def _say_what_was_found(path: Path, prepared: Preparation, damage: StoreDamaged | None) -> None:

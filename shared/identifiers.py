@@ -14,8 +14,10 @@ import msgspec
 from shared.blake2 import blake2b
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
-# Whoever may publish writes it: it must fit into 64 bits, wherever it is stored.
-_NUMBER = re.compile(r"[0-9]{1,18}")
+LARGEST_NUMBER = (1 << 53) - 1
+"""The largest number that a record may hold: sums of some such numbers fit into 64 bits, and JSON readers that know
+only doubles read it exactly."""
+_NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 class InvalidIdentifier(ValueError):
@@ -101,10 +103,15 @@ class SourcePosition(msgspec.Struct, frozen=True):
 
 
 def parse_number(text: str) -> int:
-    """Read 1 to 18 digits; raise InvalidIdentifier for anything else that int() takes: "-5", " 5", "1_0", "५"."""
-    if _NUMBER.fullmatch(text):
-        return int(text)
-    raise InvalidIdentifier(f"not a number of 1 to 18 digits: {text!r}")
+    """Return 0 to LARGEST_NUMBER; raise InvalidIdentifier for all else that int() takes: "-5", " 5", "1_0", "५"."""
+    if _NUMBER.fullmatch(text) and (number := int(text)) <= LARGEST_NUMBER:
+        return number
+    raise InvalidIdentifier(f"not a number from 0 to {LARGEST_NUMBER}: {text[:64]!r}")
+
+
+def is_token(name: str) -> bool:
+    """Return True if ``name`` can be one subject token of ours."""
+    return _TOKEN.fullmatch(name) is not None
 
 
 def validated_token(name: str, what: str) -> str:
@@ -113,7 +120,7 @@ def validated_token(name: str, what: str) -> str:
     Stricter than NATS, which forbids only blanks, ``.``, ``*`` and ``>``: names also stand in headers, file names,
     consumer names and permissions.
     """
-    if _TOKEN.fullmatch(name):
+    if is_token(name):
         return name
     raise InvalidIdentifier(f"{what} {name!r} is not usable in a subject: use 1 to 64 of A-Z a-z 0-9 _ -")
 

@@ -4,14 +4,15 @@ A revision's number is its sequence in the hub's stream; mirrors keep it. Whom i
 which permissions protect: a region, a site, or a stream block. Each site's consumer takes its own subjects.
 """
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from shared.decoding import Decoder, WireError
-from shared.identifiers import BlockId
+from shared.identifiers import LARGEST_NUMBER, BlockId, is_token
 from shared.thresholds import InvalidThresholds, Thresholds
-from shared.wire import Int64
+from shared.wire import SENDER_LIMIT, Count
 
 PROTOCOL = "muster:policy:1"
 STREAM: Final = "MUSTER_POLICY"
@@ -61,9 +62,9 @@ def subjects_of_site(region: str, site: str) -> tuple[str, str, str]:
 
 
 def parse_policy_subject(subject: str) -> Scope | None:
-    """Read whom a revision is for; None where the subject is none of policy's."""
+    """Return the scope that a subject names; None if it is no subject of the policy."""
     tokens = subject.split(".")
-    if tuple(tokens[:2]) != ROOT or not all(tokens):
+    if tuple(tokens[:2]) != ROOT or not all(map(is_token, tokens)):
         return None
     match tokens[2:]:
         case [region, "region"]:
@@ -81,31 +82,34 @@ class SetThresholds(msgspec.Struct, frozen=True, tag="thresholds", tag_field="ki
     thresholds: Thresholds
 
 
+SenderName = Annotated[str, Meta(min_length=1, max_length=SENDER_LIMIT)]
+
+
 class ForwardSender(msgspec.Struct, frozen=True, tag="forward", tag_field="kind"):
     """Forward the sender's next registration."""
 
-    sender_id: str
+    sender_id: SenderName
 
 
 class RetireSender(msgspec.Struct, frozen=True, tag="retire", tag_field="kind"):
     """End the sender's life now: it is gone for good, and not to be waited for."""
 
-    sender_id: str
+    sender_id: SenderName
 
 
 class DeclareMaintenance(msgspec.Struct, frozen=True, tag="maintenance", tag_field="kind"):
     """Whoever is meant is in maintenance in ``[started_at_us, ended_at_us)``; without ``sender_ids`` all are."""
 
-    started_at_us: Int64
-    ended_at_us: Int64
+    started_at_us: int
+    ended_at_us: int
     reason: str
-    sender_ids: tuple[str, ...] = ()
+    sender_ids: tuple[SenderName, ...] = ()
 
 
 class CancelMaintenance(msgspec.Struct, frozen=True, tag="cancel", tag_field="kind"):
     """Take back the maintenance that ``revision`` declared, wholly."""
 
-    revision: Int64
+    revision: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)]
 
 
 Order = SetThresholds | ForwardSender | RetireSender | DeclareMaintenance | CancelMaintenance
@@ -118,9 +122,9 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     protocol: str = PROTOCOL
-    revision: Int64
-    stream_created_us: Int64
-    given_at_us: Int64
+    revision: Count
+    stream_created_us: Count
+    given_at_us: int
     author: str
     order: Order
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from shared.identifiers import AdvisoryKind, BlockId
+from shared.identifiers import AdvisoryKind, BlockId, is_token
 
 ROOT = "fleet"
 _PUBLISHABLE = re.compile(r"(?![*>]$)[^\s.]+")
@@ -81,9 +81,9 @@ def is_readable(pattern: str) -> bool:
 
 
 def parse_subject(subject: str) -> FleetSubject | None:
-    """Read a subject; None where it is not one of ours."""
+    """Return what a subject says; None if it is not one of ours, or names a block as no agent can be configured to."""
     tokens = subject.split(".")
-    if len(tokens) < 5 or tokens[0] != ROOT or not all(tokens):
+    if len(tokens) < 5 or tokens[0] != ROOT or not all(tokens) or not all(map(is_token, tokens[1:4])):
         return None
     block_id, record, rest = BlockId(tokens[1], tokens[2], tokens[3]), tokens[4], tokens[5:]
     if record == RecordType.COPY and rest:

@@ -8,6 +8,7 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
+from shared.identifiers import LARGEST_NUMBER
 from shared.instants import format_duration
 
 
@@ -18,10 +19,10 @@ class InvalidThresholds(ValueError):
 class Thresholds(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those that are set; None leaves a threshold to whoever speaks more generally, at last to the settings file."""
 
-    sample_interval: Annotated[int, Meta(ge=1)] | None = None
-    stale_after: Annotated[int, Meta(ge=1)] | None = None
-    retire_after: Annotated[int, Meta(ge=1)] | None = None
-    blind_after: Annotated[int, Meta(ge=1)] | None = None
+    sample_interval: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None = None
+    stale_after: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None = None
+    retire_after: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None = None
+    blind_after: Annotated[int, Meta(ge=1, le=LARGEST_NUMBER)] | None = None
 
     @property
     def given(self) -> dict[str, int]:

@@ -12,7 +12,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from shared.decoding import Decoder, WireError
-from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, parse_number
+from shared.identifiers import (
+    LARGEST_NUMBER,
+    AdvisoryKind,
+    BlockId,
+    Incarnation,
+    InvalidIdentifier,
+    parse_number,
+)
 from shared.instants import SECOND
 
 ADVISORY_PROTOCOL: Final = "io.choria.sr.v2.age_advisory"
@@ -34,7 +41,14 @@ CHORIA_EVENTS = {
     AdvisoryKind.RECOVERED: "recover",
     AdvisoryKind.RETIRED: "expire",
 }
-Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+SENDER_LIMIT: Final = 1_024
+"""Characters of a sender's name, and of any other text in a record: agents send none that is longer."""
+MOST_ENTRIES: Final = 1_000
+Text = Annotated[str, msgspec.Meta(max_length=SENDER_LIMIT)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
+"""A number of a record. Instants are judged apart, where a bound of them is known (aggregator/archive/judgement.py)."""
+Ordinal = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
+Counts = Annotated[dict[Text, Count], msgspec.Meta(max_length=MOST_ENTRIES)]
 KINDS_BY_CHORIA_EVENT = {event: kind for kind, event in CHORIA_EVENTS.items()}
 
 
@@ -61,12 +75,12 @@ class ChoriaAdvisory(msgspec.Struct, frozen=True):
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"]
-    event_id: str
-    inspect_field: str
-    value: str
+    event_id: Text
+    inspect_field: Text
+    value: Text
     age: float
     seen: int
-    replicator: str
+    replicator: Text
     timestamp: int
     event: Literal["new", "timeout", "recover", "expire"]
 
@@ -88,25 +102,25 @@ class Advisory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     protocol: Literal["io.choria.sr.v2.age_advisory"] = ADVISORY_PROTOCOL
-    event_id: str
-    inspect_field: str
-    value: str
-    age: int
+    event_id: Text
+    inspect_field: Text
+    value: Text
+    age: Annotated[int, msgspec.Meta(ge=-1, le=LARGEST_NUMBER)]
     seen: int
-    replicator: str
+    replicator: Text
     timestamp: int
     event: Literal["new", "timeout", "recover", "expire"]
     kind: AdvisoryKind
-    region: str
-    site: str
-    block: str
+    region: Text
+    site: Text
+    block: Text
     at_us: int
     last_seen_us: int
-    stream: str
-    incarnation: str
-    sequence: Int64
-    opening_sequence: Int64
-    ordinal: Int64
+    stream: Text
+    incarnation: Text
+    sequence: Count
+    opening_sequence: Count
+    ordinal: Ordinal
     rebuilt: bool = False
     by_operator: bool | UnsetType = UNSET
     unheard_until_us: int | UnsetType = UNSET
@@ -180,28 +194,28 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     protocol: Literal["muster:watermark:1"] = WATERMARK_PROTOCOL
-    region: str
-    site: str
-    block: str
-    agent: str
+    region: Text
+    site: Text
+    block: Text
+    agent: Text
     observed_since_us: int
     observed_through_us: int
-    stream: str
-    incarnation: str
-    sequence: Int64
-    advisory_ordinal: Int64
-    senders: dict[str, Int64]
-    outbox: dict[str, Int64]
-    counters: dict[str, dict[str, Int64]]
-    stale_after: Int64
-    retire_after: Int64
-    blind_after: Int64
-    policy_revision: Int64
-    version: str
-    boot_id: str
-    rebuilt_at_us: Int64 = 0
-    condition: str | UnsetType = UNSET
-    conditions: tuple[str, ...] | UnsetType = UNSET
+    stream: Text
+    incarnation: Text
+    sequence: Count
+    advisory_ordinal: Count
+    senders: Counts
+    outbox: Counts
+    counters: Annotated[dict[Text, Counts], msgspec.Meta(max_length=MOST_ENTRIES)]
+    stale_after: Count
+    retire_after: Count
+    blind_after: Count
+    policy_revision: Count
+    version: Text
+    boot_id: Text
+    rebuilt_at_us: int = 0
+    condition: Text | UnsetType = UNSET
+    conditions: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MOST_ENTRIES)] | UnsetType = UNSET
 
 
 _FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")

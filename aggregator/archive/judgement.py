@@ -4,39 +4,37 @@ The subject says whose a record is, for permissions protect it; a body that says
 live fleet and the tables take and refuse the same records.
 """
 
-import re
+from collections.abc import Callable
 from enum import StrEnum
-from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from functools import lru_cache, wraps
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from shared.decoding import WireError
-from shared.identifiers import AdvisoryKind, BlockId
+from shared.identifiers import AdvisoryKind, BlockId, InvalidIdentifier, is_token, parse_number
 from shared.instants import EARLIEST, LATEST, SECOND
-from shared.policy import (
-    CancelMaintenance,
-    DeclareMaintenance,
-    ForwardSender,
-    RetireSender,
-    Revision,
-    Scope,
-    decode_revision,
-    parse_policy_subject,
-)
+from shared.policy import DeclareMaintenance, Revision, Scope, decode_revision, parse_policy_subject
 from shared.subjects import ROOT, RecordType, parse_subject
-from shared.wire import CHORIA_EVENTS, Advisory, ChoriaAdvisory, Watermark, decode_advisory, decode_watermark
+from shared.wire import (
+    CHORIA_EVENTS,
+    Advisory,
+    ChoriaAdvisory,
+    Watermark,
+    decode_advisory,
+    decode_watermark,
+    parse_origin_header,
+)
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""
 
 LONGEST_INCARNATION = 64
 """In letters: what is longer is none, and would be kept with each block."""
-
-_LONGEST_SUBJECT = 512
-"""Longer subjects, which no agent uses, are parsed for each message and not kept."""
-_SITE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class QuarantineReason(StrEnum):
@@ -48,6 +46,7 @@ class QuarantineReason(StrEnum):
     IMPLAUSIBLE_INSTANT = "implausible_instant"
     NO_ORIGIN = "no_origin"
     NOT_TEXT = "not_text"
+    NOT_JUDGED = "not_judged"
 
 
 class AdvisorySubject(NamedTuple):
@@ -84,6 +83,41 @@ class PlainAdvisory(msgspec.Struct, gc=False):
 AdvisoryBody: TypeAlias = Advisory | PlainAdvisory
 
 
+class RegistrationOrigin(NamedTuple):
+    """What the headers of a forwarded registration say of it; ``stored_at`` in microseconds."""
+
+    stream: str
+    incarnation: str
+    sequence: int
+    stored_at: int
+
+
+def _quarantines(judge: Callable[P, T]) -> Callable[P, T | QuarantineReason]:
+    """Return a function that judges as ``judge`` does, and quarantines the record if that raises an exception.
+
+    Readers of the archive begin again where they broke off: a record that ended one would end it at each restart.
+    """
+
+    @wraps(judge)
+    def judged(*args: P.args, **kwargs: P.kwargs) -> T | QuarantineReason:
+        try:
+            return judge(*args, **kwargs)
+        except UnicodeDecodeError:
+            return QuarantineReason.NOT_TEXT
+        except WireError:
+            return QuarantineReason.NOT_DECODABLE
+        except Exception:  # noqa: BLE001 - a defect of a rule costs one record, which is counted, and no service
+            return QuarantineReason.NOT_JUDGED
+
+    return judged
+
+
+def _check_encoding(payload: bytes) -> None:
+    """Raise UnicodeDecodeError if a payload is not UTF-8: a decoder checks no text that it skips."""
+    if not payload.isascii():
+        payload.decode()
+
+
 @lru_cache(maxsize=10_000)
 def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
     """Read the subject of an advisory; None where a message on it is none."""
@@ -98,11 +132,11 @@ def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | No
 
 def named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
     """Return whose advisory, watermark or revision the messages on a subject are; None where they are none of these."""
-    find = _named_by if len(subject) <= _LONGEST_SUBJECT else _named_by.__wrapped__
+    find = _named_by if len(subject) <= LONGEST_SUBJECT else _named_by.__wrapped__
     return find(subject, choria_region)
 
 
-@lru_cache(maxsize=200_000)
+@lru_cache(maxsize=50_000)
 def _named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
     text = subject.decode(errors="backslashreplace")
     ours = parse_subject(text)
@@ -111,19 +145,14 @@ def _named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId |
     return advisory_subject(subject, choria_region) or parse_policy_subject(text)
 
 
+@_quarantines
 def judged_advisory(payload: bytes, named: AdvisorySubject, earliest: int) -> AdvisoryBody | QuarantineReason:
     """Read an advisory of the one whom its subject names, not older than ``earliest`` (microseconds)."""
-    try:
-        # What a decoder skips, it does not look at.
-        _ = payload.isascii() or payload.decode()
-        found = decode_advisory(payload)
-    except UnicodeDecodeError:
-        return QuarantineReason.NOT_TEXT
-    except WireError:
-        return QuarantineReason.NOT_DECODABLE
+    _check_encoding(payload)
+    found = decode_advisory(payload)
     wanted = named
     if named.site is None:
-        if not _SITE_NAME.fullmatch(found.replicator):
+        if not is_token(found.replicator):
             return QuarantineReason.NOT_DECODABLE
         wanted = AdvisorySubject(found.kind, named.region, found.replicator, named.block)
     body = _with_our_names(found, wanted) if isinstance(found, ChoriaAdvisory) else found
@@ -136,48 +165,56 @@ def judged_advisory(payload: bytes, named: AdvisorySubject, earliest: int) -> Ad
     is_plausible = earliest <= body.at_us <= LATEST and 0 <= body.last_seen_us <= body.at_us
     unheard_until = body.unheard_until_us
     if unheard_until is not UNSET and unheard_until is not None:
-        is_plausible = is_plausible and -LATEST <= unheard_until <= LATEST
+        is_plausible = is_plausible and 0 <= unheard_until <= LATEST
     return body if is_plausible else QuarantineReason.IMPLAUSIBLE_INSTANT
 
 
+@_quarantines
 def judged_watermark(payload: bytes, block_id: BlockId, earliest: int) -> Watermark | QuarantineReason:
     """Read a watermark of the block that its subject names, not older than ``earliest`` (microseconds)."""
-    try:
-        _ = payload.isascii() or payload.decode()
-        found = decode_watermark(payload)
-    except UnicodeDecodeError:
-        return QuarantineReason.NOT_TEXT
-    except WireError:
-        return QuarantineReason.NOT_DECODABLE
+    _check_encoding(payload)
+    found = decode_watermark(payload)
     if len(found.incarnation) > LONGEST_INCARNATION:
         return QuarantineReason.NOT_DECODABLE
     if (found.region, found.site, found.block) != (block_id.region, block_id.site, block_id.block):
         return QuarantineReason.CONTRADICTS_SUBJECT
     is_plausible = EARLIEST <= found.observed_since_us <= found.observed_through_us <= LATEST
-    is_plausible = is_plausible and found.rebuilt_at_us <= LATEST
+    is_plausible = is_plausible and 0 <= found.rebuilt_at_us <= LATEST
     return found if is_plausible and found.observed_through_us >= earliest else QuarantineReason.IMPLAUSIBLE_INSTANT
 
 
+@_quarantines
 def judged_revision(payload: bytes) -> Revision | QuarantineReason:
-    try:
-        _ = payload.isascii() or payload.decode()
-        found = decode_revision(payload)
-    except UnicodeDecodeError:
-        return QuarantineReason.NOT_TEXT
-    except WireError:
-        return QuarantineReason.NOT_DECODABLE
-    is_whole, is_plausible = True, EARLIEST <= found.given_at_us <= LATEST
-    match found.order:
-        case ForwardSender(sender_id) | RetireSender(sender_id):
-            is_whole = bool(sender_id)
-        case DeclareMaintenance(started_at, ended_at, _, sender_ids):
-            is_whole = started_at < ended_at and all(sender_ids)
-            is_plausible = is_plausible and started_at >= EARLIEST and ended_at <= LATEST
-        case CancelMaintenance(revision):
-            is_whole = revision > 0
-    if not is_whole:
-        return QuarantineReason.NOT_DECODABLE
+    """Return a revision of the policy, or the reason to quarantine it."""
+    _check_encoding(payload)
+    found = decode_revision(payload)
+    is_plausible = EARLIEST <= found.given_at_us <= LATEST
+    if isinstance(found.order, DeclareMaintenance):
+        started_at, ended_at = found.order.started_at_us, found.order.ended_at_us
+        if started_at >= ended_at:
+            return QuarantineReason.NOT_DECODABLE
+        is_plausible = is_plausible and started_at >= EARLIEST and ended_at <= LATEST
     return found if is_plausible else QuarantineReason.IMPLAUSIBLE_INSTANT
+
+
+@_quarantines
+def judged_registration(
+    origin: str | None, source: str | None, block_id: BlockId
+) -> RegistrationOrigin | QuarantineReason:
+    """Return what the headers ``Muster-Origin`` and ``Choria-SR-Source`` say, or the reason to quarantine."""
+    parts = (source or "").split(" ")
+    try:
+        named, _, sequence = parse_origin_header(origin or "")
+        stored_ms = parse_number(parts[-1])
+    except (WireError, InvalidIdentifier):
+        return QuarantineReason.NO_ORIGIN
+    if len(parts) < 5 or origin is None:
+        return QuarantineReason.NO_ORIGIN
+    if named != block_id:
+        return QuarantineReason.CONTRADICTS_SUBJECT
+    if not EARLIEST <= stored_ms * 1_000 <= LATEST:
+        return QuarantineReason.IMPLAUSIBLE_INSTANT
+    return RegistrationOrigin(parts[0], origin.split(".")[3], sequence, stored_ms * 1_000)
 
 
 def _with_our_names(plain: ChoriaAdvisory, named: AdvisorySubject) -> PlainAdvisory:

@@ -45,8 +45,7 @@ from edge_agent.core.payload import (
 from shared.blake2 import blake2b
 from shared.deep_json import decode_deep
 from shared.tolerant_json import Deviation
-
-SENDER_LIMIT = 1024
+from shared.wire import SENDER_LIMIT
 
 MOST_REGISTRATIONS = 65_536
 """Registrations of one message that are read: a second's work. The time behind a message of more is unknown."""

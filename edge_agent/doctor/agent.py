@@ -15,7 +15,6 @@ from edge_agent.observability.status_board import UPSTREAM, now
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable
 
-_EXPECTED = (STARTING.name, NOT_RUNNING.name)
 _STREAM = "stream "
 _NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
 
@@ -36,7 +35,7 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
     parts = of_parts(report.parts, now(), with_patience=False) if report.is_running else ()
     soon = [condition for condition in parts if (condition.name, condition.subject) not in held]
     for condition in report.conditions:
-        yield _finding_of(condition, above)
+        yield _finding_of(condition, above, has_failed=bool(agent.failure))
     for condition in soon:
         yield msgspec.structs.replace(_finding_of(condition, above), level=Level.WARN, condition="")
     names = report.parts.get(NAMES)
@@ -46,11 +45,15 @@ def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Itera
         yield good("agent", f"running for {rough(now() - agent.started_at)}, nothing is wrong with it")
 
 
-def _finding_of(condition: Condition, above: Sequence[Finding]) -> Finding:
-    """Give what the agent says: it fails where the agent is not useful, but for one that was stopped, or starts."""
+def _finding_of(condition: Condition, above: Sequence[Finding], *, has_failed: bool = False) -> Finding:
+    """Return the finding of a condition: a failure if the agent is not useful, but was not stopped and does not start.
+
+    An agent that ``has_failed`` ended by an error of its own.
+    """
     remedy = "see above" if is_explained(condition, above) else condition.remedy
     text = f"{condition.text} ({condition.lasted(now())})"
-    level = Level.WARN if not condition.is_error or condition.name in _EXPECTED else Level.FAIL
+    is_expected = condition.name == STARTING.name or (condition.name == NOT_RUNNING.name and not has_failed)
+    level = Level.WARN if not condition.is_error or is_expected else Level.FAIL
     return Finding(level, "agent", text, remedy, condition.name)
 
 

@@ -85,7 +85,8 @@ class PairStatus(msgspec.Struct, frozen=True):
 class AgentStatus(msgspec.Struct, frozen=True):
     """Which run of which agent wrote the status. Instants are the agent's own clock, microseconds.
 
-    ``stopped_at`` is when it ended because it was told to; 0 while it runs, and where it was killed.
+    ``stopped_at`` is when it ended; 0 while it runs, and where it was killed. ``failure`` is the error that ended it,
+    "" if it was stopped.
     """
 
     agent: str
@@ -98,6 +99,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     written_at: int
     max_outbox: int
     stopped_at: int = 0
+    failure: str = ""
 
 
 class _Reader(Protocol):
@@ -261,9 +263,9 @@ class StatusBoard:
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread(hold.note, body)
 
-    async def write_last(self, store: SqliteStore) -> None:
-        """Write that the agent was told to stop: who asks later can tell that from a death."""
-        await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now()))
+    async def write_last(self, store: SqliteStore, failure: str = "") -> None:
+        """Write that the agent ends, by an error if there is a ``failure``: later readers can tell that from a kill."""
+        await self._write(store, msgspec.structs.replace(self.agent, stopped_at=now(), failure=failure))
 
     async def _write(self, store: SqliteStore, agent: AgentStatus) -> None:
         status = {

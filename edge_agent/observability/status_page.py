@@ -112,7 +112,8 @@ def _process_state(report: StatusReport) -> str:
         case ProcessState.STOPPED:
             return f"NOT RUNNING, stopped {_ago(agent.stopped_at)} as it was told"
         case ProcessState.DIED:
-            return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: killed or crashed"
+            how = f"ended by an error: {agent.failure}" if agent.failure else "killed or crashed"
+            return f"NOT RUNNING, last sign of life {_ago(agent.written_at)}: {how}"
 
 
 def _unwritable(report: StatusReport) -> str:

@@ -196,7 +196,8 @@ def _process_condition(life: ProcessState, agent: AgentStatus) -> Condition:
         return kinds.AGENT_SILENT.of("agent", f"silent: process {agent.pid} is there", since=agent.written_at)
     if life is ProcessState.STOPPED:
         return kinds.NOT_RUNNING.of("agent", "not running: stopped, as it was told", since=agent.stopped_at)
-    return kinds.NOT_RUNNING.of("agent", "not running: killed or crashed", since=agent.written_at)
+    how = f"ended by an error: {agent.failure}" if agent.failure else "killed or crashed"
+    return kinds.NOT_RUNNING.of("agent", f"not running: {how}", since=agent.written_at)
 
 
 def read_phases(database: sqlite3.Connection) -> dict[str, str]:
@@ -250,7 +251,7 @@ def _parts_of(bodies: dict[str, str]) -> dict[str, PartStatus]:
 
 def _process_state(agent: AgentStatus, is_held: bool | None) -> ProcessState:
     if agent.stopped_at and not is_held:
-        return ProcessState.STOPPED
+        return ProcessState.DIED if agent.failure else ProcessState.STOPPED
     if is_held is False:
         return ProcessState.DIED
     if not _is_alive(agent.pid):

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from edge_agent.core.intake import SENDER_LIMIT, Intake, SenderByPath
+from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import Observation, Rejected, SourceMessage
 from edge_agent.core.payload import TOLERATED_LIMIT, DigestRule
 from shared import tolerant_json
+from shared.wire import SENDER_LIMIT
 
 NAME = "web1.example.net"
 SENDER = f'"sender":"{NAME}"'.encode()

@@ -21,16 +21,11 @@ from aggregator.archive.judgement import (
     judged_advisory,
 )
 from aggregator.archive.reach import REACH
+from aggregator.lakehouse.bronze.records import arrow_schema
 from aggregator.lakehouse.tables.schemas import ADVISORIES
 from shared.instants import EARLIEST
 
-_TYPES = {
-    "STRING": pa.string(),
-    "BIGINT": pa.int64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
-}
-SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind, _ in ADVISORIES.columns])
+SCHEMA = arrow_schema(ADVISORIES.columns)
 """The columns of the table."""
 _FIELD_OF = {
     "sender_id": "value",

@@ -5,7 +5,6 @@ included), ``slices`` (how many), ``choria_region`` (see ``advisories.py``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -16,17 +15,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from aggregator.archive.consumer import Messages
+from aggregator.archive.judgement import QuarantineReason
 from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
-from aggregator.lakehouse.bronze import advisories
+from aggregator.lakehouse.bronze import advisories, records
 from aggregator.lakehouse.tables.schemas import ADVISORIES
 from shared.subjects import RecordType
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, parse_sender_header
 
 SCHEMA = (
     "hub_sequence BIGINT, subject STRING, archived_at TIMESTAMP, origin STRING, source STRING, reason STRING,"
-    " sender STRING, repaired STRING, payload BINARY, quarantine_reason STRING,"
-    f" advisory STRUCT<{', '.join(f'{name}: {type_}' for name, type_, _ in ADVISORIES.columns)}>"
+    f" sender STRING, repaired STRING, payload BINARY, advisory {records.struct_of(ADVISORIES.columns)},"
+    f" {', '.join(f'{name} {type_}' for name, type_, _ in records.COLUMNS)}"
 )
 _ADVISORY = pa.struct(list(advisories.SCHEMA))
 ARROW_SCHEMA = pa.schema(
@@ -36,12 +36,15 @@ ARROW_SCHEMA = pa.schema(
         ("archived_at", pa.timestamp("us", "UTC")),
         *((name, pa.string()) for name in ("origin", "source", "reason", "sender", "repaired")),
         ("payload", pa.binary()),
-        ("quarantine_reason", pa.string()),
         ("advisory", _ADVISORY),
+        *((name, type_) for name, _, type_ in records.COLUMNS),
     ]
 )
 _AS_WRITTEN = (ORIGIN_HEADER, SOURCE_HEADER, REASON_HEADER)
 _NONE = (None,) * (len(_AS_WRITTEN) + 1)
+_OF_SENDERS = (RecordType.REGISTRATION, RecordType.COPY)
+_FOREIGN = records.Subject(RecordType.ADVISORY, None, None, None)
+"""The subject of a plain Choria advisory, which its body says the rest of."""
 
 
 class Slice(InputPartition):
@@ -64,8 +67,8 @@ class JetStreamSource(DataSource):
     def schema(self) -> str:
         """Give the columns: what the server says of a message, the headers that Muster reads, and the payload.
 
-        ``sender`` is decoded; ``repaired`` is a registration's payload as JSON, where it is not. Of an advisory,
-        ``advisory`` is the row of its table, or ``quarantine_reason`` says why there is none.
+        ``sender`` is decoded; ``repaired`` is a registration's payload as JSON, where it is not. Of an advisory, a
+        watermark and a revision there is the row of their table, or ``quarantine_reason`` says why there is none.
         """
         return SCHEMA
 
@@ -127,23 +130,43 @@ def rows_of_others(messages: Messages, decoded: advisories.Decoded) -> pa.Record
     return _rows(messages.at(others), reasons, pa.nulls(len(others), _ADVISORY))
 
 
-def _rows(messages: Messages, reasons: Mapping[int, str], rows_of_advisories: pa.Array) -> pa.RecordBatch:
+def _rows(messages: Messages, reasons: Mapping[int, QuarantineReason], rows_of_advisories: pa.Array) -> pa.RecordBatch:
+    headers = [_ours_in(block) for block in messages.headers]
+    judged = list(_judged(messages, reasons, rows_of_advisories.is_valid().to_pylist(), headers))
     columns = (
         messages.sequences,
         # Servers pass any bytes; rows are text.
         [subject.decode(errors="backslashreplace") for subject in messages.subjects],
         messages.archived_at,
-        *zip(*map(_ours_in, messages.headers), strict=True),
+        *zip(*headers, strict=True),
         [
-            repaired(payload) if _is_of_a_sender(subject) else None
-            for subject, payload in zip(messages.subjects, messages.payloads, strict=True)
+            repaired(payload) if each.subject and each.subject.record in _OF_SENDERS else None
+            for each, payload in zip(judged, messages.payloads, strict=True)
         ],
-        messages.payloads,
-        [reasons.get(place) for place in range(len(messages.sequences))],
+        # What has become a row is not kept twice.
+        [
+            None if each.watermark or each.revision else payload
+            for each, payload in zip(judged, messages.payloads, strict=True)
+        ],
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=False)]
-    arrays.append(rows_of_advisories)
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+    return pa.RecordBatch.from_arrays([*arrays, rows_of_advisories, *records.columns(judged)], schema=ARROW_SCHEMA)
+
+
+def _judged(
+    messages: Messages,
+    reasons: Mapping[int, QuarantineReason],
+    are_advisories: Sequence[bool],
+    headers: Sequence[Sequence[str | None]],
+) -> Iterator[records.Judged]:
+    """Judge each message; of advisories that is done, and ``reasons`` are why some are quarantined, by place."""
+    columns = messages.subjects, messages.sequences.tolist(), messages.archived_at.tolist(), messages.payloads, headers
+    for place, (name, sequence, archived_at, payload, ours) in enumerate(zip(*columns, strict=True)):
+        subject = records.subject_of(name)
+        if are_advisories[place] or place in reasons:
+            yield records.Judged(subject or _FOREIGN, reasons.get(place))
+        else:
+            yield records.judge(subject, (sequence, archived_at), ours, payload)
 
 
 def _ours_in(block: bytes) -> Sequence[str | None]:
@@ -153,9 +176,3 @@ def _ours_in(block: bytes) -> Sequence[str | None]:
     parsed = Client._parse_header_lines(block)  # noqa: SLF001 - nats-py is pinned, and offers no other way
     sender = parsed.get(SENDER_HEADER)
     return [*(parsed.get(name) for name in _AS_WRITTEN), sender and parse_sender_header(sender)]
-
-
-@lru_cache(maxsize=10_000)
-def _is_of_a_sender(subject: bytes) -> bool:
-    """Tell by its subject whether a message's payload is what a sender wrote."""
-    return subject.split(b".")[4:5] in ([RecordType.REGISTRATION.encode()], [RecordType.COPY.encode()])

@@ -21,9 +21,7 @@ from pyspark.sql import functions as f
 
 from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.bronze.chunks import Chunk
-from aggregator.lakehouse.bronze.decode import TABLES as DECODED
-from aggregator.lakehouse.bronze.decode import decode, quarantined, registered_at
-from aggregator.lakehouse.bronze.policy_rows import given_at
+from aggregator.lakehouse.bronze.decode import decode, quarantined, registrations, rows_of
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import FEW_DAYS
 from aggregator.lakehouse.derive.coverage.folded_watermarks import days_folded, folded_arrivals
@@ -136,18 +134,18 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     done_there = f.element_at(f.create_map(*(f.lit(part) for pair in done.items() for part in pair)), f.col("target"))
     happened_at = (
         f.when(f.col("target") == ADVISORIES.name, f.col("advisory.occurred_at"))
-        .when(f.col("target") == WATERMARKS.name, f.timestamp_micros("watermark.observed_through_us"))
-        .when(f.col("target") == REGISTRATIONS.name, registered_at())
-        .when(f.col("target") == POLICY.name, given_at())
+        .when(f.col("target") == WATERMARKS.name, f.col("watermark.observed_through"))
+        .when(f.col("target") == REGISTRATIONS.name, f.col("registration.stored_at"))
+        .when(f.col("target") == POLICY.name, f.col("revision.given_at"))
         .otherwise(f.col("archived_at"))
     )
     is_new = f.col("hub_sequence") > done_there
     of_watermark, stored_at = f.col("target") == WATERMARKS.name, f.unix_micros("archived_at")
     of_advisory = f.col("target") == ADVISORIES.name
-    claimed_at = f.when(of_watermark, f.col("watermark.observed_through_us")).when(
+    claimed_at = f.when(of_watermark, f.unix_micros("watermark.observed_through")).when(
         of_advisory, f.unix_micros("advisory.occurred_at")
     )
-    since = f.when(of_watermark, f.col("watermark.observed_since_us")).when(
+    since = f.when(of_watermark, f.unix_micros("watermark.observed_since")).when(
         of_advisory, f.unix_micros("advisory.last_seen_at")
     )
     life = f.coalesce("watermark.incarnation", "advisory.incarnation")
@@ -229,4 +227,4 @@ def _are_all_different(rows: DataFrame, present: DataFrame, table: Table) -> boo
 def _rows(decoded: DataFrame, table: Table, stream_created_at: int) -> DataFrame:
     if table is QUARANTINE:
         return quarantined(decoded, stream_created_at)
-    return DECODED[table.name](decoded)
+    return registrations(decoded) if table is REGISTRATIONS else rows_of(decoded, table)

@@ -1,6 +1,7 @@
 """Whatever an agent ends by, it lets go of its links and of its store: one held open would keep the process."""
 
 import asyncio
+import json
 import sqlite3
 from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
@@ -104,3 +105,21 @@ async def test_an_agent_whose_end_is_broken_off_at_its_links_closes_its_store(tm
             await ending
         with pytest.raises(ValueError, match="no active connection|Connection closed"):
             await store.known_blocks()
+
+
+async def test_an_agent_that_ended_by_an_error_is_no_agent_that_was_stopped(tmp_path: Path) -> None:
+    async with deployed(tmp_path) as deployment:
+        agent = deployment.agent
+        agent.start()
+        await deployment.until_observed()
+        with closing(sqlite3.connect(agent.store, timeout=60)) as database:
+            database.execute("ALTER TABLE block RENAME TO another")
+        await deployment.site.publish(b'{"sender": "web1"}')
+        assert await agent.ended() == 1
+        with closing(sqlite3.connect(agent.store)) as database:
+            database.execute("ALTER TABLE another RENAME TO block")
+        code, output, _ = await agent.run_command("doctor", "--json", "--config", str(agent.config))
+        (finding,) = [each for each in json.loads(output)["findings"] if each["condition"] == "not_running"]
+        assert (code, finding["level"]) == (2, "FAIL")
+        assert "ended by an error: OperationalError: no such table" in finding["text"]
+        assert "ended by an error: OperationalError" in await agent.status()

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from edge_agent.source.port import SourceUnavailable
-from shared.identifiers import AdvisoryKind
+from shared.identifiers import AdvisoryKind, BlockId
+from shared.subjects import watermark_subject
+from tests.support.agent.agent_process import Deployment, deployed
 from tests.support.agent.agent_stage import Stage, agent_stage
 from tests.support.agent.running_agent import AgentProcess, agent_process
 from tests.support.nats.source_site import STREAM, Site, reading, running_site
@@ -190,3 +192,21 @@ async def is_passed_on(stage: Stage, body: bytes) -> bool:
 async def is_acknowledged(agent: AgentProcess) -> bool:
     status = await agent.status()
     return status is not None and not any(lane.rows for lane in status.outbox.values())
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 997 + b"]" * 997, b'{"x":' * 5_000, b'"\xff"'], ids=["nested", "open", "no text"]
+)
+async def test_a_watermark_below_its_own_names_stops_no_agent(tmp_path: Path, body: bytes) -> None:
+    async with deployed(tmp_path) as deployment:
+        subject = watermark_subject(BlockId("eu-west", "dub1", "nodes"))
+        hostile = b'{"protocol":"muster:watermark:1","agent":%b}' % body
+        await deployment.region.client.publish(subject, hostile)
+        deployment.agent.start()
+        # A second one of its own comes once it has looked who else publishes under its names.
+        await until(lambda: count_marks(deployment, subject), "watermarks of its own follow", DEADLINE)
+        assert deployment.agent.process.poll() is None
+
+
+async def count_marks(deployment: Deployment, subject: str) -> bool:
+    return len([each for each in await deployment.region.stored() if each.subject == subject]) > 2

@@ -14,8 +14,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from aggregator.archive.consumer import Messages
 from aggregator.archive.judgement import CHORIA_BLOCK
 from aggregator.archive.judgement import QuarantineReason as Reason
-from aggregator.lakehouse.bronze import advisories, decode, policy_rows
+from aggregator.lakehouse.bronze import advisories, decode
+from aggregator.lakehouse.bronze.decode import rows_of as rows_in
 from aggregator.lakehouse.bronze.spark_source import SCHEMA, rows_of, rows_of_others
+from aggregator.lakehouse.tables.schemas import ADVISORIES as ADVISORIES_TABLE
+from aggregator.lakehouse.tables.schemas import POLICY, WATERMARKS
 from aggregator.scenarios.fleet.nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
@@ -93,6 +96,16 @@ def cases() -> Iterator[Case]:
     yield Case("plain advisory on Choria's subject", plain._replace(subject="choria.advisories"), "advisories")
     strange = changed(plain, replicator="a.b")._replace(subject="choria.advisories")
     yield Case("plain advisory of no site's name", strange, Reason.NOT_DECODABLE)
+    for number in (0, -1, 2**53, 2**63 - 1):
+        yield Case(f"advisory of ordinal {number}", changed(stale, ordinal=number), Reason.NOT_DECODABLE)
+    yield Case("advisory of the last ordinal", changed(stale, ordinal=2**53 - 1), "advisories")
+    yield Case("advisory of an age", changed(stale, age=-2), Reason.NOT_DECODABLE)
+    yield Case("advisory about a long name", changed(stale, value="n" * 1_024), "advisories")
+    yield Case("advisory about a longer name", changed(stale, value="n" * 1_025), Reason.NOT_DECODABLE)
+    yield Case("advisory of a long event", changed(stale, event_id="e" * 1_025), Reason.NOT_DECODABLE)
+    for token in ("b" * 65, "b c", "b\u00fc"):
+        unfit = stale._replace(subject=f"fleet.eu-west.dub1.{token}.advisory.stale")
+        yield Case(f"advisory of block {token}", changed(unfit, block=token), Reason.UNKNOWN_SUBJECT)
     yield from cases_of_watermarks_and_registrations()
     yield from cases_of_policy()
     for subject in ("fleet", "fleet.a.b.c", "fleet.a.b.c.d", "fleet.a.b.c.advisory", "fleet.a.b.c.advisory.old",
@@ -114,6 +127,17 @@ def cases_of_watermarks_and_registrations() -> Iterator[Case]:
     yield Case("watermark of no incarnation", changed(mark, incarnation="1-" + "1" * 63), Reason.NOT_DECODABLE)
     yield Case("watermark of a store beyond all time", changed(mark, rebuilt_at_us=2**62), Reason.IMPLAUSIBLE_INSTANT)
 
+    for name in ("sequence", "advisory_ordinal", "stale_after", "retire_after", "blind_after", "policy_revision"):
+        for number in (-1, 2**53, 2**63 - 1):
+            yield Case(f"watermark of {name} {number}", changed(mark, **{name: number}), Reason.NOT_DECODABLE)
+        yield Case(f"watermark of the last {name}", changed(mark, **{name: 2**53 - 1}), "watermarks")
+    yield Case("watermark of counts below 0", changed(mark, counters={"a": {"b": -1}}), Reason.NOT_DECODABLE)
+    yield Case(
+        "watermark of counts without end", changed(mark, outbox={str(each): 1 for each in range(1_001)}),
+        Reason.NOT_DECODABLE,
+    )  # fmt: skip
+    yield Case("watermark rebuilt before all time", changed(mark, rebuilt_at_us=-1), Reason.IMPLAUSIBLE_INSTANT)
+
     sighting = DUB1.registration(b'{"sender": "n1"}', 7, AT)
     yield Case("registration", sighting, "registrations")
     yield Case("registration that is not JSON", sighting._replace(body=b"<n1/>"), "registrations")
@@ -124,6 +148,12 @@ def cases_of_watermarks_and_registrations() -> Iterator[Case]:
     strange = DUB1.registration(b"{}", 7, AT)
     strange.headers["Muster-Origin"] = "eu-west.dub1.nodes.1-1.many"  # type: ignore[index]
     yield Case("registration of no number", strange, Reason.NO_ORIGIN)
+    yield Case("registration of the last number", DUB1.registration(b"{}", 2**53 - 1, AT), "registrations")
+    yield Case("registration of a larger number", DUB1.registration(b"{}", 2**53, AT), Reason.NO_ORIGIN)
+    for length, becomes in ((1_024, "registrations"), (1_025, Reason.NOT_DECODABLE)):
+        named = DUB1.registration(b"{}", 7, AT)
+        named.headers["Muster-Sender"] = "n" * length  # type: ignore[index]
+        yield Case(f"registration of a name of {length}", named, becomes)
 
 
 def cases_of_policy() -> Iterator[Case]:
@@ -139,6 +169,14 @@ def cases_of_policy() -> Iterator[Case]:
     )
     yield Case("policy of a later protocol", changed(window, protocol="muster:policy:2"), Reason.NOT_DECODABLE)
     yield Case("policy of another shape", changed(window, order={"kind": "sing"}), Reason.NOT_DECODABLE)
+    for number in (0, -1, 2**53):
+        unfit = said(site, 7, AT, CancelMaintenance(1))
+        yield Case(f"cancellation of {number}", changed(unfit, order={"kind": "cancel", "revision": number}),
+                   Reason.NOT_DECODABLE)  # fmt: skip
+        unfit = said(site, 8, AT, SetThresholds(Thresholds()))
+        order = {"kind": "thresholds", "thresholds": {"stale_after": number}}
+        yield Case(f"thresholds of {number}", changed(unfit, order=order), Reason.NOT_DECODABLE)
+    yield Case("retirement of a longer name", said(site, 9, AT, RetireSender("n" * 1_025)), Reason.NOT_DECODABLE)
     yield Case("policy for nobody", window._replace(subject="muster.policy.eu-west"), Reason.NOT_DECODABLE)
 
 
@@ -188,7 +226,7 @@ def test_advisories_are_the_same_rows_whether_they_go_through_spark_or_not(decod
     rows = found.rows.to_pylist()
     for row in rows:
         row |= {name: at.replace(tzinfo=None) for name, at in row.items() if isinstance(at, datetime)}
-    assert rows == [row.asDict() for row in decode.advisories(decoded).orderBy("hub_sequence").collect()]
+    assert rows == [row.asDict() for row in rows_in(decoded, ADVISORIES_TABLE).orderBy("hub_sequence").collect()]
     assert [place + 1 for place in found.places] == [row["hub_sequence"] for row in rows]
     others = rows_of_others(batch, found)
     assert others is not None
@@ -232,7 +270,7 @@ def test_how_an_advisory_is_written_does_not_change_its_row() -> None:
 
 
 def test_a_plain_advisory_becomes_a_row_that_nothing_vouches_for(decoded: DataFrame) -> None:
-    rows = decode.advisories(decoded).where("assumed AND site = 'dub1'").orderBy("hub_sequence").collect()
+    rows = rows_in(decoded, ADVISORIES_TABLE).where("assumed AND site = 'dub1'").orderBy("hub_sequence").collect()
     assert [row.block for row in rows] == ["nodes", CHORIA_BLOCK]
     seconds = AT // 10**6 * 10**6
     for row in rows:
@@ -248,7 +286,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     It registered, was silent for 22 s, registered, and fell silent. The bodies are as they were stored.
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
-    rows = decode.advisories(decoded_by_spark(spark, [Message(ADVISORIES, body) for body in bodies], "eu-west"))
+    rows = rows_in(decoded_by_spark(spark, [Message(ADVISORIES, body) for body in bodies], "eu-west"), ADVISORIES_TABLE)
     became = rows.orderBy("hub_sequence").collect()
     assert [row.kind for row in became] == ["new", "stale", "recovered", "stale", "retired"]
     assert {(row.region, row.site, row.block, row.sender_id, row.assumed) for row in became} == {
@@ -261,7 +299,7 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
 
 
 def test_a_revision_tells_whom_it_is_for(decoded: DataFrame) -> None:
-    rows = policy_rows.policy(decoded).orderBy("revision").collect()
+    rows = rows_in(decoded, POLICY).orderBy("revision").collect()
     assert [(row.revision, row.region, row.site, row.block, row.kind, row.sender_ids) for row in rows] == [
         (1, "eu-west", "dub1", None, "maintenance", ["n1"]),
         (2, "eu-west", None, None, "thresholds", None),
@@ -278,9 +316,9 @@ def test_without_a_region_for_them_foreign_subjects_are_unknown(spark: SparkSess
 
 
 def test_times_are_kept_to_the_microsecond(decoded: DataFrame) -> None:
-    row = decode.advisories(decoded).where("hub_sequence = 1").collect()[0]
+    row = rows_in(decoded, ADVISORIES_TABLE).where("hub_sequence = 1").collect()[0]
     assert instants(row, "occurred_at", "last_seen_at") == (AT + 12 * MINUTE, AT)
-    mark = decode.watermarks(decoded).orderBy("hub_sequence").collect()[0]
+    mark = rows_in(decoded, WATERMARKS).orderBy("hub_sequence").collect()[0]
     assert instants(mark, "observed_since", "observed_through") == (AT - HOUR, AT)
     assert mark.counters == {"rejected": {"no_sender": 2}}
 

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from edge_agent.core.intake import (
-    SENDER_LIMIT,
     Intake,
     SenderByHeader,
     SenderByPath,
@@ -24,6 +23,7 @@ from edge_agent.core.observation import (
     SourceMessage,
 )
 from edge_agent.core.payload import DigestRule, content_digest
+from shared.wire import SENDER_LIMIT
 
 SUBJECT = "choria.node_metadata.n1"
 DEEP = b"[" * 100_000 + b"]" * 100_000

@@ -1,6 +1,5 @@
 """What a site or a policy may say that no honest one would: it stops nothing, and what it costs is bounded."""
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,48 +17,17 @@ from aggregator.live.known_senders import unheard_of
 from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader
 from shared.instants import HOUR, MINUTE
-from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
-from tests.support.lakehouse.hub import Block, Message, said
+from shared.policy import Scope
+from tests.support.lakehouse.hostile import START, honest, hostile
+from tests.support.lakehouse.hub import Block
 
-START = 1_795_600_000_000_000
 ORIGIN = Origin("ARCHIVE", 1)
-NUMBERS = (0, -1, (1 << 63) - 1, -(1 << 63), 1 << 63, -(1 << 63) - 1, 1 << 64, 1 << 200, 8_000_000_000_000_000_000)
-TEXTS = ("", "\ud800", "a\0b", "x" * 100_000, "-1.-1.-1", "1-" + "9" * 400)
-
-
-def honest() -> Iterator[tuple[str, Message]]:
-    """Give one record of each kind."""
-    block = Block("eu-west", "dub1")
-    for kind, make in (("new", block.new), ("recovered", block.recovered), ("stale", block.stale)):
-        yield kind, make("web1", START)
-    yield "retired", block.retired("web1", START + HOUR, START)
-    yield "unheard", block.retired_unheard("web1", START, START + HOUR)
-    yield "watermark", block.watermark(START, START + MINUTE, rebuilt_at=START)
-    scope = Scope("eu-west", "dub1")
-    yield "maintenance", said(scope, 1, START, DeclareMaintenance(START, START + HOUR, "new disk", ("web1",)))
-    yield "whole", said(scope, 1, START, DeclareMaintenance(START, START + HOUR, "new disk"))
-    yield "cancel", said(scope, 2, START, CancelMaintenance(1))
-    yield "forward", said(scope, 3, START, ForwardSender("web1"))
-    yield "retire", said(scope, 4, START, RetireSender("web1"))
-
-
-def changed(record: Any, old: type, new: object) -> Iterator[Any]:
-    """Give a record once for each of its fields, at any depth, that is an ``old``: that field is ``new``."""
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from ({**record, name: inner} for inner in changed(value, old, new))
-        elif type(value) is old:
-            yield {**record, name: new}
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in honest()])
 def test_no_value_of_any_field_stops_the_fold_the_store_or_what_is_shown(kind: str, tmp_path: Path) -> None:
-    message = dict(honest())[kind]
-    record = msgspec.json.decode(message.body)
-    bodies = [each for number in NUMBERS for each in changed(record, int, number)]
-    bodies += [each for text in TEXTS for each in changed(record, str, text)]
     first = Block("eu-west", "dub1")
-    messages = [first.new("web1", START), *(message._replace(body=_json(body)) for body in bodies)]
+    messages = [first.new("web1", START), *hostile(kind)]
     messages.append(first.watermark(START, START + 2 * MINUTE))
     archived = [
         Archived(sequence, each.subject.encode(), START + HOUR, each.body)
@@ -100,11 +68,6 @@ def test_a_sender_whose_name_has_a_nul_is_known_by_it(tmp_path: Path) -> None:
     asked = tmp_path / "live.db", Scope("eu-west", "dub1")
     assert unheard_of(*asked, ["a\0b"]) == ""
     assert "has heard of 'a\\x00c' as of" in unheard_of(*asked, ["a\0b", "a\0c"])
-
-
-def _json(body: Any) -> bytes:
-    # An escape alone writes half a pair: msgspec would not.
-    return json.dumps(body).encode()
 
 
 def test_incarnations_without_end_cost_a_block_no_more_than_the_last_ones() -> None:

@@ -300,7 +300,7 @@ def test_an_advisory_that_never_comes_keeps_few_marks_waiting_and_one_that_comes
     assert not any(life.waiting for life in holed.lives.values())
 
 
-@pytest.mark.parametrize("name", ["advisory_ordinal", "stale_after", "blind_after", "rebuilt_at_us", "sequence"])
+@pytest.mark.parametrize("name", ["advisory_ordinal", "stale_after", "blind_after", "policy_revision", "sequence"])
 def test_a_watermark_with_a_number_that_no_store_holds_is_refused(told: Told, name: str) -> None:
     message = Block("eu-west", "large").watermark(START, START + MINUTE)
     body = msgspec.json.decode(message.body) | {name: 1 << 64}

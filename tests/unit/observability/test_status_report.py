@@ -46,7 +46,7 @@ def ago(hours: int, minutes: int) -> int:
     return NOW - hours * HOUR - minutes * MINUTE - HALF
 
 
-def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0) -> AgentStatus:
+def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0, failure: str = "") -> AgentStatus:
     return AgentStatus(
         agent="dub1-a",
         region="eu-west",
@@ -58,6 +58,7 @@ def agent_status(*, written_at: int = 0, pid: int = 4242, stopped_at: int = 0) -
         written_at=written_at or NOW,
         max_outbox=2 << 30,
         stopped_at=stopped_at,
+        failure=failure,
     )
 
 
@@ -191,6 +192,11 @@ def test_dead_agent_is_shown_by_its_last_sign_of_life_and_without_what_it_did() 
 def test_agent_that_was_stopped_is_told_from_one_that_died() -> None:
     stopped = report(life=ProcessState.STOPPED, agent=agent_status(stopped_at=ago(2, 3)))
     assert ": NOT RUNNING, stopped 2h 3m ago as it was told\n" in render_status(stopped)
+
+
+def test_agent_that_ended_by_an_error_is_told_from_one_that_was_stopped() -> None:
+    failed = report(life=ProcessState.DIED, agent=agent_status(written_at=ago(2, 3), failure="OSError: no"))
+    assert ": NOT RUNNING, last sign of life 2h 3m ago: ended by an error: OSError: no\n" in render_status(failed)
 
 
 def test_agent_that_starts_is_shown_as_such_and_without_what_the_run_before_it_did() -> None:

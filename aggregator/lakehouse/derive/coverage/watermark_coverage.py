@@ -173,7 +173,8 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         .withColumn("began_at", f.min("began_at").over(Window.partitionBy(*LIFE)))
         .withColumn("counted_from", _counted_from(f.col("began_at"), f.col("store")))
         .withColumn("vouched_before", f.lag("through").over(in_time))
-        .withColumn("missing", _missing_count(f.col("reached"), f.col("held_count")))
+        # Only whether any is missing counts: a sum of counts that a site makes up would leave 64 bits.
+        .withColumn("missing", f.least(_missing_count(f.col("reached"), f.col("held_count")), f.lit(1)))
         .withColumn("missing_more", f.col("missing") - f.lag("missing", 1, 0).over(in_time))
         .withColumn("missing_of_store", f.sum("missing_more").over(up_to_now))
         .withColumn("is_put_back", f.coalesce(f.col("through") >= f.col("put_back_from"), f.lit(False)))

@@ -1,0 +1,37 @@
+"""Whatever a site's key can write, a rollup ends, counts every message, and refuses what the live fleet refuses."""
+
+from collections import Counter
+
+from aggregator.live.fold.changes import Archived
+from aggregator.live.fold.fleet import Fleet
+from shared.instants import MINUTE
+from tests.lakehouse.conftest import Lakehouse
+from tests.support.lakehouse.hostile import START, honest, hostile
+from tests.support.lakehouse.hub import Block
+
+MOST = (1 << 53) - 1
+LIVES = 1_100
+
+
+def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses_them(lakehouse: Lakehouse) -> None:
+    messages = [each for kind, _ in honest() for each in hostile(kind)]
+    good = Block("eu-west", "ams1")
+    messages += [good.new("web1", START), good.watermark(START, START + MINUTE)]
+    for epoch in range(LIVES):
+        # As many times the largest count as do not fit into 64 bits.
+        life = Block("eu-west", "dub1", "nodes", epoch=2 + epoch, ordinal=MOST)
+        messages.append(life.watermark(START, START + (2 + epoch) * MINUTE))
+    lakehouse.hub.publish(messages)
+    result = lakehouse.roll_up()
+    counts = result.counts
+    assert counts.read == len(messages)
+    assert counts.read == counts.written + counts.duplicates + counts.quarantined
+    rows = lakehouse.rows("SELECT reason, epoch_us(archived_at) FROM quarantine")
+    refused, archived_at = Counter(reason for reason, _ in rows), max(int(str(at)) for _, at in rows)
+    fleet = Fleet()
+    fleet.fold(
+        Archived(sequence, each.subject.encode(), archived_at, each.body)
+        for sequence, each in enumerate(messages, start=1)
+    )
+    assert refused == Counter(fleet.refused)
+    assert lakehouse.rows("SELECT state, sender_id FROM sender_intervals WHERE site = 'ams1'") == [("up", "web1")]
