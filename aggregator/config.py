@@ -14,6 +14,7 @@ from aggregator.alert_settings import AlertSettings, IncidentSettings
 from aggregator.catalog_settings import FILE_BESIDE_THE_TABLES, CatalogSettings
 from shared.nats.settings import ConnectionSettings
 from shared.settings import Duration, FilePath, Settings, SettingsError, load_settings
+from shared.subjects import BLOCKS_PER_SITE
 
 DEFAULT_PATH = Path("aggregator.toml")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -160,6 +161,9 @@ class AggregatorSettings(Settings, frozen=True):
     hub: Annotated[ConnectionSettings, Meta(description="the hub's servers")]
     lakehouse: Annotated[LakehouseSettings, Meta(description="the tables")]
     live: Annotated[LiveSettings, Meta(description="the live service")] = LiveSettings()
+    blocks_per_site: Annotated[
+        int, Meta(ge=1, le=10_000, description="the most stream blocks that count of one site; others are quarantined")
+    ] = BLOCKS_PER_SITE
 
     @property
     def live_path(self) -> Path:

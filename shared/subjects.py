@@ -10,6 +10,8 @@ from shared.identifiers import AdvisoryKind, BlockId, is_token
 
 ROOT = "fleet"
 _PUBLISHABLE = re.compile(r"(?![*>]$)[^\s.]+")
+BLOCKS_PER_SITE = 64
+"""The default of the most blocks that count of one site."""
 EVERY_REGISTRATION = f"{ROOT}.*.*.*.registration"
 
 

@@ -16,7 +16,7 @@ from shared.decoding import WireError
 from shared.identifiers import AdvisoryKind, BlockId, InvalidIdentifier, is_token, parse_number
 from shared.instants import EARLIEST, LATEST, SECOND
 from shared.policy import DeclareMaintenance, Revision, Scope, decode_revision, parse_policy_subject
-from shared.subjects import ROOT, RecordType, parse_subject
+from shared.subjects import BLOCKS_PER_SITE, ROOT, RecordType, parse_subject
 from shared.wire import (
     CHORIA_EVENTS,
     Advisory,
@@ -33,6 +33,9 @@ P = ParamSpec("P")
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""
 
+LONGEST_SUBJECT = 256
+"""In bytes: three names of 64 letters, and what stands around them in any subject of ours."""
+
 LONGEST_INCARNATION = 64
 """In letters: what is longer is none, and would be kept with each block."""
 
@@ -47,6 +50,33 @@ class QuarantineReason(StrEnum):
     NO_ORIGIN = "no_origin"
     NOT_TEXT = "not_text"
     NOT_JUDGED = "not_judged"
+    TOO_MANY_BLOCKS = "too_many_blocks"
+
+
+class SiteBlocks:
+    """The blocks that count of each site: its first ones in the archive's order, as many as ``most``.
+
+    Without a bound, the key of one site could make readers keep blocks without end. ``refused`` counts by site the
+    records of all other blocks.
+    """
+
+    def __init__(self, most: int = BLOCKS_PER_SITE) -> None:
+        self.most = most
+        self.refused: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], set[str]] = {}
+
+    def add(self, region: str, site: str, block: str) -> None:
+        """Add a block that counted before."""
+        self._known.setdefault((region, site), set()).add(block)
+
+    def admits(self, region: str, site: str, block: str) -> bool:
+        """Return True if a record of a block counts; the block does from then on."""
+        known = self._known.setdefault((region, site), set())
+        if block in known or len(known) < self.most:
+            known.add(block)
+            return True
+        self.refused[region, site] = self.refused.get((region, site), 0) + 1
+        return False
 
 
 class AdvisorySubject(NamedTuple):
@@ -118,9 +148,15 @@ def _check_encoding(payload: bytes) -> None:
         payload.decode()
 
 
-@lru_cache(maxsize=10_000)
 def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
-    """Read the subject of an advisory; None where a message on it is none."""
+    """Return what the subject of an advisory says; None if a message on it is none."""
+    # What is longer has a name that no agent has: it is kept for nobody.
+    read = _advisory_subject if len(subject) <= LONGEST_SUBJECT else _advisory_subject.__wrapped__
+    return read(subject, choria_region)
+
+
+@lru_cache(maxsize=10_000)
+def _advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
     text = subject.decode(errors="backslashreplace")
     ours = parse_subject(text)
     if ours is not None and ours.record_type is RecordType.ADVISORY:

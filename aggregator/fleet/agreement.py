@@ -107,6 +107,7 @@ async def compare(settings: AggregatorSettings, tables: Tables, progress: Callab
         store = LiveStore(Path(directory) / "verify.db")
         try:
             fleet = Fleet(origin.choria_region, store.entry)
+            fleet.site_blocks.most = settings.blocks_per_site
             progress(f"fold {position.stream} through {position.sequence:,}")
             await _fold(settings, origin, (fleet, store), position.sequence)
             progress("compare with the tables")

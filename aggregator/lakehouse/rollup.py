@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from aggregator.archive.judgement import SiteBlocks
 from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
@@ -33,7 +34,7 @@ from aggregator.lakehouse.spark.session import SessionSettings, start
 from aggregator.lakehouse.spark.stop_signal import until_stopped
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
-from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, DERIVED, WATERMARKS, Table
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, CONTINUATIONS, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.unchanged import position_if_unchanged, reached_by_all, tables_at
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.catalog import check_ours, check_reachable
@@ -304,7 +305,11 @@ def _take_what_is_new(
     reading = settings.lakehouse.reading
     source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
     spans, choria_region = _chunks(plan, hub.report), settings.lakehouse.choria_region
-    with closing(read_chunks(spark, source, spans, place, hub.report.message_size, choria_region)) as chunks:
+    site_blocks = SiteBlocks(settings.blocks_per_site)
+    for row in spark.table(CONTINUATIONS.identifier).select("region", "site", "block").distinct().collect():
+        site_blocks.add(*row)
+    size = hub.report.message_size
+    with closing(read_chunks(spark, source, spans, place, size, choria_region, site_blocks=site_blocks)) as chunks:
         for chunk in chunks:
             end = msgspec.structs.replace(position, sequence=chunk.span.last)
             taken, position = writer.take(spark, chunk, end, done)
@@ -315,6 +320,11 @@ def _take_what_is_new(
                 f"read {read:,} of {plan.wanted.count:,} ({100 * read // plan.wanted.count} %),"
                 f" {read / (time.monotonic() - began):,.0f} a second"
             )
+    for region, site in sorted(site_blocks.refused):
+        progress(
+            f"region {region}, site {site}: records of more than {settings.blocks_per_site} stream blocks"
+            " (blocks_per_site) are quarantined: see who else has the site's key, or raise blocks_per_site"
+        )
     return counts, position
 
 

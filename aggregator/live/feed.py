@@ -39,7 +39,7 @@ from shared.nats.jetstream_api import (
 )
 from shared.nats.settings import ConnectionSettings
 from shared.policy import EVERY_REVISION
-from shared.subjects import ROOT
+from shared.subjects import BLOCKS_PER_SITE, ROOT
 from shared.tasks import cancel_all
 
 CONNECT_DEADLINE = 20.0
@@ -56,6 +56,11 @@ cause a rebuild gets no more than a fifth of a core."""
 LONGEST_REST = 10.0
 FOLDED_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
 """What matters of an archive; plain Choria advisories may be on any subject."""
+
+CROWDED = (
+    "region %s, site %s: records of more than %d stream blocks (blocks_per_site) are quarantined: see who else has the"
+    " site's key, or raise blocks_per_site in aggregator.toml"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +115,10 @@ class AnotherArchive(Exception):
 
 
 class Feed:
-    """One reader of one archive. ``on_changes`` hears of each batch after it is committed."""
+    """One reader of one archive. ``on_changes`` hears of each batch after it is committed.
+
+    ``blocks_per_site`` is set before ``run``.
+    """
 
     def __init__(
         self,
@@ -125,6 +133,7 @@ class Feed:
         self._connection, self._stream, self._path = connection, stream, path
         self._reading, self._choria_region, self._on_changes = reading, choria_region, on_changes
         self._api = api_prefix(connection.domain)
+        self.blocks_per_site, self._crowded = BLOCKS_PER_SITE, set[tuple[str, str]]()
         self.fleet = Fleet(choria_region)
         self.store: LiveStore
         self.wrong = "not connected yet"
@@ -170,6 +179,12 @@ class Feed:
             await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
             failures += 1
 
+    def _report_crowded(self) -> None:
+        """Log each site that has more blocks than count, once."""
+        for site in self.fleet.site_blocks.refused.keys() - self._crowded:
+            self._crowded.add(site)
+            logger.warning(CROWDED, *site, self.blocks_per_site)
+
     def close(self) -> None:
         """Close the store."""
         if self._origin is not None:
@@ -191,6 +206,7 @@ class Feed:
             if loaded is None and self.store.is_of_another:
                 raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
             self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
+            self.fleet.site_blocks.most = self.blocks_per_site
         info = await self._checked(client, info)
         await self._check_past(client, self.fleet.sequence, self.fleet.stamped_through)
         self._look(info, self.fleet.known_through)
@@ -301,6 +317,7 @@ class Feed:
 
         await asyncio.to_thread(commit)
         self._on_changes(changes)
+        self._report_crowded()
         if spent > TURN:
             await asyncio.sleep(min(REST * spent, LONGEST_REST))
 

@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 async def runs(client: Client, archive: StreamKey, book: Book) -> list[Run]:
     """List how each block that has ever spoken stands; raise RequestFailed, ApiError."""
-    _, watermarks = await last_watermarks(client, archive)
+    watermarks = (await last_watermarks(client, archive)).words
     return [_run(block_id, watermark, book) for block_id, watermark in sorted(watermarks.items())]
 
 

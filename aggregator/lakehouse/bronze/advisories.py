@@ -4,7 +4,7 @@ Messages are decoded where they are read: that costs less than to carry one into
 advisory is, for permissions protect it; a body that says otherwise is quarantined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from aggregator.archive.judgement import (
 from aggregator.archive.reach import REACH
 from aggregator.lakehouse.bronze.records import arrow_schema
 from aggregator.lakehouse.tables.schemas import ADVISORIES
+from shared.identifiers import BlockId
 from shared.instants import EARLIEST
 
 SCHEMA = arrow_schema(ADVISORIES.columns)
@@ -45,13 +46,23 @@ class Decoded(NamedTuple):
     rows: pa.RecordBatch
     places: Sequence[int]
     reasons: dict[int, QuarantineReason]
+    bodies: Sequence[AdvisoryBody]
+
+    def blocks(self, messages: Messages) -> Iterator[tuple[int, str, str, str]]:
+        """Yield the blocks of the rows, each with the sequence of a first one on its subject."""
+        first = {messages.subjects[place]: row for row, place in reversed([*enumerate(self.places)])}
+        for row in first.values():
+            body = self.bodies[row]
+            yield int(messages.sequences[self.places[row]]), body.region, body.site, body.block
 
 
-def decode(messages: Messages, schema: pa.Schema = SCHEMA, choria_region: str = "") -> Decoded:
+def decode(
+    messages: Messages, schema: pa.Schema = SCHEMA, choria_region: str = "", excess: Collection[BlockId] = ()
+) -> Decoded:
     """Decode the advisories among messages, as rows with the columns of ``schema``, which are the table's or some.
 
     ``choria_region`` is the region of plain Choria advisories on subjects outside ``fleet.>``; with "" a message there
-    is no advisory.
+    is no advisory. Advisories of the blocks in ``excess`` are quarantined.
     """
     bodies, places, reasons = list[AdvisoryBody](), list[int](), dict[int, QuarantineReason]()
     earliest = np.maximum(messages.archived_at - REACH, EARLIEST).tolist()
@@ -62,12 +73,14 @@ def decode(messages: Messages, schema: pa.Schema = SCHEMA, choria_region: str = 
         found = judged_advisory(payload, named, earliest[place])
         if isinstance(found, QuarantineReason):
             reasons[place] = found
+        elif excess and BlockId(found.region, found.site, found.block) in excess:
+            reasons[place] = QuarantineReason.TOO_MANY_BLOCKS
         else:
             bodies.append(found)
             places.append(place)
     whole = messages if len(places) == len(messages.sequences) else messages.at(places)
     columns = [_column(field, bodies, whole) for field in schema]
-    return Decoded(pa.RecordBatch.from_arrays(columns, schema=schema), places, reasons)
+    return Decoded(pa.RecordBatch.from_arrays(columns, schema=schema), places, reasons, bodies)
 
 
 def _column(field: pa.Field, bodies: Sequence[AdvisoryBody], messages: Messages) -> pa.Array:

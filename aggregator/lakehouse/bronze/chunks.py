@@ -14,12 +14,14 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from aggregator.archive.judgement import SiteBlocks
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze.spark_source import load
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
 from aggregator.lakehouse.spark.process import GONE
+from shared.identifiers import BlockId
 
 SLICE_MESSAGES, SLICE_BYTES = 100_000, 64 << 20
 """What one task reads at most."""
@@ -40,18 +42,21 @@ class Chunk(NamedTuple):
     staged: StagedFiles | None
 
 
-def read_chunks(
+def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
     spark: SparkSession,
     source: StreamSlices,
     spans: Sequence[Span],
     place: Place | None,
     message_size: int,
     choria_region: str = "",
+    *,
+    site_blocks: SiteBlocks,
 ) -> Generator[Chunk, None, None]:
     """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
 
     ``message_size``: bytes of a message on the average. ``choria_region`` is that of plain Choria advisories on
-    subjects outside ``fleet.>``.
+    subjects outside ``fleet.>``. ``site_blocks`` are the blocks that count; of others, where files can be staged,
+    advisories and watermarks are quarantined.
     """
     count = partial(slice_count, message_size=message_size, parallelism=spark.sparkContext.defaultParallelism)
     if place is None:
@@ -59,7 +64,7 @@ def read_chunks(
             raw = load(spark, source, (span.first, span.last), count(span), choria_region)
             yield Chunk(span, raw, None)
         return
-    with _Ahead(spark, partial(stage_slice, source, choria_region), place, count) as ahead:
+    with _Ahead(spark, partial(stage_slice, source, choria_region), place, count, site_blocks) as ahead:
         for span, following in zip_longest(spans, spans[1:]):
             staged = ahead.take(span)
             if following is not None:
@@ -78,11 +83,13 @@ class _Ahead:
     def __init__(
         self,
         spark: SparkSession,
-        stage: Callable[[Place, tuple[int, int]], StagedSlice],
+        stage: Callable[[Place, frozenset[BlockId], tuple[int, int]], StagedSlice],
         place: Place,
         count: Callable[[Span], int],
+        site_blocks: SiteBlocks,
     ) -> None:
         self._spark, self._stage, self._place, self._count = spark, stage, place, count
+        self._site_blocks = site_blocks
         self._group = f"reading-{uuid4()}"
         self._thread = ThreadPoolExecutor(1, "reading")
         self._reading: Future[StagedFiles] | None = None
@@ -117,17 +124,26 @@ class _Ahead:
         return staged
 
     def _read(self, span: Span, place: Place) -> StagedFiles:
+        found = self._staged(span, place, frozenset())
+        named = sorted(each for one in found for each in one.blocks)
+        excess = {BlockId(*block_id) for _, *block_id in named if not self._site_blocks.admits(*block_id)}
+        if excess:
+            # Their records are quarantined as they came, and what was staged has no payloads any more.
+            place.forget()
+            found = self._staged(span, place, frozenset(excess))
+        return StagedFiles(place, found)
+
+    def _staged(self, span: Span, place: Place, excess: frozenset[BlockId]) -> list[StagedSlice]:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(self._group, f"reading {span}")
         slices = cut(span.first, span.last, self._count(span))
         try:
-            found = context.parallelize(slices, len(slices)).map(partial(self._stage, place)).collect()
+            return context.parallelize(slices, len(slices)).map(partial(self._stage, place, excess)).collect()
         except BaseException:
             # Nobody will ask for what some of the slices have staged.
             place.forget()
             raise
-        return StagedFiles(place, found)
 
 
 def slice_count(span: Span, message_size: int, parallelism: int) -> int:

@@ -4,7 +4,7 @@ The rules are those of ``aggregator/archive/judgement.py``, which the live fleet
 Spark's expressions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -109,6 +109,14 @@ def judge(subject: Subject | None, archived: tuple[int, int], headers: Sequence[
             return Judged(subject, revision=_revision_row(revision, subject, *archived))
         case origin:
             return Judged(subject, origin=origin)
+
+
+def without_excess(judged: Judged, excess: Collection[BlockId]) -> Judged:
+    """Return the message as judged, quarantined if it is a watermark of a block in ``excess``."""
+    row = judged.watermark
+    if row is not None and BlockId(row["region"], row["site"], row["block"]) in excess:
+        return Judged(judged.subject, QuarantineReason.TOO_MANY_BLOCKS)
+    return judged
 
 
 def _found(

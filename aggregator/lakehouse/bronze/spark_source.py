@@ -4,7 +4,7 @@ Options (Spark lower-cases their names): ``slices_of`` (``StreamSlices`` as JSON
 included), ``slices`` (how many), ``choria_region`` (see ``advisories.py``).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +20,7 @@ from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze import advisories, records
 from aggregator.lakehouse.tables.schemas import ADVISORIES
+from shared.identifiers import BlockId
 from shared.subjects import RecordType
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, parse_sender_header
 
@@ -121,18 +122,29 @@ def rows_of(messages: Messages, choria_region: str = "") -> pa.RecordBatch:
     return _rows(messages, decoded.reasons, rows.take(pa.array([row_at.get(place) for place in every], pa.int64())))
 
 
-def rows_of_others(messages: Messages, decoded: advisories.Decoded) -> pa.RecordBatch | None:
-    """Make rows of the messages that are no advisories, or that are quarantined; None where there are none."""
+def rows_of_others(
+    messages: Messages, decoded: advisories.Decoded, excess: Collection[BlockId] = ()
+) -> pa.RecordBatch | None:
+    """Return rows of the messages that are no advisories, or are quarantined; None if there are none.
+
+    Watermarks of the blocks in ``excess`` are quarantined.
+    """
     others = sorted({*range(len(messages.sequences))}.difference(decoded.places))
     if not others:
         return None
     reasons = {row: decoded.reasons[place] for row, place in enumerate(others) if place in decoded.reasons}
-    return _rows(messages.at(others), reasons, pa.nulls(len(others), _ADVISORY))
+    return _rows(messages.at(others), reasons, pa.nulls(len(others), _ADVISORY), excess)
 
 
-def _rows(messages: Messages, reasons: Mapping[int, QuarantineReason], rows_of_advisories: pa.Array) -> pa.RecordBatch:
+def _rows(
+    messages: Messages,
+    reasons: Mapping[int, QuarantineReason],
+    rows_of_advisories: pa.Array,
+    excess: Collection[BlockId] = (),
+) -> pa.RecordBatch:
     headers = [_ours_in(block) for block in messages.headers]
     judged = list(_judged(messages, reasons, rows_of_advisories.is_valid().to_pylist(), headers))
+    judged = [records.without_excess(each, excess) for each in judged] if excess else judged
     columns = (
         messages.sequences,
         # Servers pass any bytes; rows are text.

@@ -8,7 +8,7 @@ a file system; elsewhere Spark reads and writes, which knows every kind of store
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import date
 from itertools import groupby
@@ -28,6 +28,7 @@ from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.advisories import decode
 from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
+from shared.identifiers import BlockId
 
 FEW_DAYS = 3
 """Of so many a run writes a file each, since their rows are many where a fleet is large: what one replaces or forgets
@@ -75,7 +76,8 @@ class StagedSlice(msgspec.Struct, frozen=True):
 
     ``last_archived`` is the hub's time (microseconds) of the last of those rows, and of others that the table has
     already; 0 where there were none. ``others`` names the file of all other messages, "" for none.
-    ``ahead_count`` and ``backdated_count`` as in ``writer.Counts``.
+    ``ahead_count`` and ``backdated_count`` as in ``writer.Counts``. ``blocks`` names the blocks of its advisories and
+    watermarks, in the order of their first ones, with the sequences of these.
     """
 
     files: Sequence[StagedFile] = ()
@@ -84,6 +86,7 @@ class StagedSlice(msgspec.Struct, frozen=True):
     others: str = ""
     ahead_count: int = 0
     backdated_count: int = 0
+    blocks: Sequence[tuple[int, str, str, str]] = ()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -132,23 +135,41 @@ class Place(msgspec.Struct, frozen=True):
             remove(path)
 
 
-def stage_slice(source: StreamSlices, choria_region: str, place: Place, sequences: tuple[int, int]) -> StagedSlice:
-    """Read ``sequences``, both ends included, and stage what they hold; raise ReadFailed."""
-    schema, batches = place.arrow_schema(), list[pa.RecordBatch]()
+def stage_slice(
+    source: StreamSlices, choria_region: str, place: Place, excess: Collection[BlockId], sequences: tuple[int, int]
+) -> StagedSlice:
+    """Read ``sequences``, both ends included, and stage what they hold; raise ReadFailed.
+
+    Records of the blocks in ``excess`` are quarantined.
+    """
+    schema, batches, blocks = place.arrow_schema(), list[pa.RecordBatch](), dict[BlockId, int]()
     with _OthersFile(place) as others:
         for messages in source.read(*sequences):
-            decoded = decode(messages, schema, choria_region)
+            decoded = decode(messages, schema, choria_region, excess)
             batches.append(decoded.rows)
-            rows_left = rows_of_others(messages, decoded)
+            rows_left = rows_of_others(messages, decoded, excess)
             if rows_left is not None:
                 others.write(rows_left)
+            for first, *block_id in (*decoded.blocks(messages), *_blocks_of_watermarks(rows_left)):
+                blocks.setdefault(BlockId(*block_id), first)
+    named = sorted((first, each.region, each.site, each.block) for each, first in blocks.items())
     if not any(batch.num_rows for batch in batches):
-        return StagedSlice(others=others.name)
+        return StagedSlice(others=others.name, blocks=named)
     rows = pa.Table.from_batches(batches)
     last_archived = pc.max(rows["archived_at"]).cast(pa.int64()).as_py()
     new = rows.filter(pc.greater(rows["hub_sequence"], place.after)) if place.after else rows
     prints = fingerprints(new["event_id"]).tobytes()
-    return StagedSlice(_stage(new, place), prints, last_archived, others.name, *_astray(new))
+    return StagedSlice(_stage(new, place), prints, last_archived, others.name, *_astray(new), named)
+
+
+def _blocks_of_watermarks(others: pa.RecordBatch | None) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the blocks of watermarks, each with the sequence of its first one."""
+    if others is None:
+        return
+    column, names = others.column("watermark"), ["region", "site", "block"]
+    rows = pa.Table.from_struct_array(column.filter(column.is_valid()))
+    found = rows.group_by(names).aggregate([("hub_sequence", "min")]).to_pydict()
+    yield from zip(found["hub_sequence_min"], *(found[name] for name in names), strict=True)
 
 
 def _astray(rows: pa.Table) -> tuple[int, int]:

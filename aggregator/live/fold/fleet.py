@@ -24,6 +24,7 @@ from aggregator.archive.judgement import (
     AdvisoryBody,
     AdvisorySubject,
     QuarantineReason,
+    SiteBlocks,
     judged_advisory,
     judged_revision,
     judged_watermark,
@@ -88,6 +89,7 @@ class Fleet:
         self.senders = Senders()
         self.revisions: dict[tuple[int, int], Revision] = {}
         self.refused: dict[str, int] = {}
+        self.site_blocks = SiteBlocks()
         self.kept = KEPT
         self._history = history
         self._numbers: dict[tuple[str, str, str], int] = {}
@@ -125,12 +127,11 @@ class Fleet:
             if type(named) is AdvisorySubject:
                 earliest = archived_at - REACH
                 judged = judged_advisory(payload, named, earliest if earliest > EARLIEST else EARLIEST)
-                if type(judged) is QuarantineReason:
-                    self.refused[judged] = self.refused.get(judged, 0) + 1
-                else:
-                    self._advisory(judged, sequence, archived_at, changes)  # type: ignore[arg-type]
+                number = self._block_of(judged)
+                if number is not None:
+                    self._advisory(number, judged, sequence, archived_at, changes)  # type: ignore[arg-type]
             elif type(named) is BlockId:
-                self._watermark_or_reason(named, payload, archived_at, changes)
+                self._watermark(judged_watermark(payload, named, archived_at - REACH), archived_at, changes)
             elif type(named) is Scope:
                 self._revision(named, payload, changes)
             yield
@@ -191,6 +192,7 @@ class Fleet:
     def restore_block(self, block: Block) -> int:
         """Add a block as it was stored, or a new one; give its number."""
         number = self._numbers[block.region, block.site, block.block] = len(self.blocks)
+        self.site_blocks.add(block.region, block.site, block.block)
         self.blocks.append(block)
         self.versions.append(0)
         self.counts.append([0] * (LOST + 1))
@@ -227,12 +229,18 @@ class Fleet:
         for each in self.blocks:
             assert each.known_since <= each.known_until <= self.known_through
 
-    def _block(self, region: str, site: str, block: str) -> int:
-        number = self._numbers.get((region, site, block))
-        return self.restore_block(Block(region, site, block)) if number is None else number
+    def _block_of(self, judged: AdvisoryBody | Watermark | QuarantineReason) -> int | None:
+        """Return the number of a record's block; None, and count the reason, if the record does not count."""
+        if not isinstance(judged, QuarantineReason):
+            block_id = judged.region, judged.site, judged.block
+            number = self._numbers.get(block_id)
+            if number is not None or self.site_blocks.admits(*block_id):
+                return self.restore_block(Block(*block_id)) if number is None else number
+            judged = QuarantineReason.TOO_MANY_BLOCKS
+        self.refused[judged] = self.refused.get(judged, 0) + 1
+        return None
 
-    def _advisory(self, said: AdvisoryBody, sequence: int, archived_at: int, changes: Changes) -> None:
-        number = self._block(said.region, said.site, said.block)
+    def _advisory(self, number: int, said: AdvisoryBody, sequence: int, archived_at: int, changes: Changes) -> None:
         block, senders = self.blocks[number], self.senders
         changes.blocks.add(number)
         self.versions[number] += 1
@@ -454,19 +462,14 @@ class Fleet:
                 created = Incarnation.parse(incarnation).created_at
             except InvalidIdentifier:
                 created = 0
-            if len(self._created) < 100_000:
+            if len(self._created) < 10_000:
                 self._created[incarnation] = created
         return created if created <= claimed_at else 0
 
-    def _watermark_or_reason(self, block_id: BlockId, payload: bytes, archived_at: int, changes: Changes) -> None:
-        judged = judged_watermark(payload, block_id, archived_at - REACH)
-        if isinstance(judged, QuarantineReason):
-            self.refused[judged] = self.refused.get(judged, 0) + 1
-        else:
-            self._watermark(judged, archived_at, changes)
-
-    def _watermark(self, said: Watermark, archived_at: int, changes: Changes) -> None:
-        number = self._block(said.region, said.site, said.block)
+    def _watermark(self, said: Watermark | QuarantineReason, archived_at: int, changes: Changes) -> None:
+        number = self._block_of(said)
+        if number is None or isinstance(said, QuarantineReason):
+            return
         block = self.blocks[number]
         life = block.life(said.incarnation, archived_at)
         # A run of an agent sends what it claims in its order.

@@ -131,6 +131,7 @@ class Service:
             settings.hub, lakehouse.archive_stream, settings.live_path,
             reading=lakehouse.reading, choria_region=lakehouse.choria_region, on_changes=self._on_changes,
         )  # fmt: skip
+        self.feed.blocks_per_site = settings.blocks_per_site
         self._facts = FactsFinder(settings.hub, lakehouse.archive_stream, lakehouse.reading)
         self._advisories: list[AdvisoryRow] = []
         self._shown: dict[tuple[str, str], _Shown] = {}

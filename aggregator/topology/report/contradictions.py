@@ -11,11 +11,12 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.archive.judgement import judged_watermark
 from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
-from shared.decoding import Decoder, WireError
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
+from shared.wire import Watermark
 
 EVERY_WATERMARK = f"{ROOT}.*.*.*.watermark"
 
@@ -41,20 +42,15 @@ class Rivals(NamedTuple):
     is_copy: bool
 
 
-_voice = Decoder(Voice, "a watermark")
-
-
 async def read_voices(client: Client, archive: StreamKey, since: int) -> dict[BlockId, list[Voice]]:
     """Read the watermarks of all blocks since an instant, as they came; raise RequestFailed, ApiError."""
     voices: dict[BlockId, list[Voice]] = {}
     async for message in read_messages(client, archive, EVERY_WATERMARK, since):
         said = parse_subject(message.subject)
-        try:
-            voice = _voice(message.body)
-        except WireError:
-            continue
-        if said is not None:
-            voices.setdefault(said.block_id, []).append(voice)
+        watermark = judged_watermark(message.body, said.block_id, 0) if said is not None else None
+        if said is not None and isinstance(watermark, Watermark):
+            values = (getattr(watermark, name) for name in Voice.__struct_fields__)
+            voices.setdefault(said.block_id, []).append(Voice(*values))
     return voices
 
 

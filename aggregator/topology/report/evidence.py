@@ -5,10 +5,12 @@ ordinal that the last watermark counts and the archive lacks is lost, or let go 
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 from nats.aio.client import Client
 
+from aggregator.archive.judgement import judged_watermark
 from aggregator.topology.desired.model import HUB, Place, StreamKey
 from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place
@@ -19,11 +21,10 @@ from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, r
 from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
 from shared import wire
-from shared.decoding import WireError
 from shared.identifiers import BlockId
 from shared.instants import MINUTE, parse_instant
 from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
-from shared.subjects import parse_subject
+from shared.subjects import BLOCKS_PER_SITE, parse_subject, watermark_subject
 
 _LATELY = MINUTE
 
@@ -47,6 +48,7 @@ class Block(msgspec.Struct, frozen=True):
 
     ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all. ``rivals``
     are those who speak for it against each other; ``twice`` is an ordinal that two different advisories have.
+    ``refused_count`` counts its advisories lately that cannot be read.
     """
 
     region: str
@@ -57,6 +59,7 @@ class Block(msgspec.Struct, frozen=True):
     policy_waits_since: int = 0
     rivals: Rivals | None = None
     twice: int = 0
+    refused_count: int = 0
 
     @property
     def name(self) -> str:
@@ -64,12 +67,18 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All of it; ``now`` is the hub's own clock."""
+    """All of it; ``now`` is the hub's own clock.
+
+    ``unreadable`` names the blocks whose last watermark cannot be read, ``crowded`` counts the blocks of each site that
+    has more than count; of these, some are read.
+    """
 
     waiting: dict[CopyKey, Waiting] = {}
     blocks: tuple[Block, ...] = ()
     now: int = 0
     archive_read: bool = False
+    unreadable: tuple[BlockId, ...] = ()
+    crowded: dict[tuple[str, str], int] = {}
 
 
 async def gather(
@@ -91,7 +100,7 @@ async def gather(
     client = opened[HUB]
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)
-    now, words = await last_watermarks(client, archive)
+    now, words, unreadable, crowded = await last_watermarks(client, archive)
     voices = await read_voices(client, archive, now - _LATELY)
     faults = await ordinal_faults(client, archive, found.streams[archive], words, now - recently)
     said = await _policy_revisions(client, archive[0], found) if topology.policy is not None else []
@@ -99,9 +108,11 @@ async def gather(
     for block, watermark_of in sorted(words.items()):
         through, waits_since = watermark_of.observed_through_us, _policy_waits_since(said, block, watermark_of)
         contradicting = rivals(voices.get(block, ()))
-        missing, twice = faults.get(block, OrdinalFaults())
-        blocks.append(Block(block.region, block.site, block.block, through, missing, waits_since, contradicting, twice))
-    return Evidence(waiting, tuple(blocks), now, archive_read=True)
+        missing, twice, refused = faults.get(block, OrdinalFaults())
+        blocks.append(
+            Block(block.region, block.site, block.block, through, missing, waits_since, contradicting, twice, refused)
+        )
+    return Evidence(waiting, tuple(blocks), now, archive_read=True, unreadable=unreadable, crowded=crowded)
 
 
 async def _policy_revisions(client: Client, hub: Place, found: Found) -> list[ScopedRevision]:
@@ -117,15 +128,33 @@ def _policy_waits_since(said: Iterable[ScopedRevision], block: BlockId, watermar
     return min((each.given_at_us for each in revisions if each.revision > watermark.policy_revision), default=0)
 
 
-async def last_watermarks(client: Client, archive: StreamKey) -> tuple[int, dict[BlockId, wire.Watermark]]:
-    """Give the hub's clock, and the last watermark of each block that ever spoke; raise RequestFailed, ApiError."""
+class LastWatermarks(NamedTuple):
+    """The hub's clock, the last watermark of each block, and what ``Evidence`` has of the same names."""
+
+    now: int
+    words: dict[BlockId, wire.Watermark]
+    unreadable: tuple[BlockId, ...]
+    crowded: dict[tuple[str, str], int]
+
+
+async def last_watermarks(client: Client, archive: StreamKey) -> LastWatermarks:
+    """Read the last watermark of each block that ever had one; raise RequestFailed, ApiError."""
     now, subjects = await count_by_subject(client, archive, EVERY_WATERMARK)
-    words = {}
-    for subject in subjects:
-        watermark = await _watermark(client, archive, subject)
-        if watermark is not None:
-            words[watermark[0]] = watermark[1]
-    return now, words
+    chosen, crowded = _of_sites(subjects)
+    found = {block: await _watermark(client, archive, block) for block in chosen}
+    words = {block: watermark for block, watermark in found.items() if watermark is not None}
+    return LastWatermarks(now, words, tuple(block for block in chosen if block not in words), crowded)
+
+
+def _of_sites(subjects: Iterable[str]) -> tuple[list[BlockId], dict[tuple[str, str], int]]:
+    """Return the blocks to read, as many of a site as count, and how many each site has that has more."""
+    of_site: dict[tuple[str, str], list[BlockId]] = {}
+    for subject in sorted(subjects):
+        said = parse_subject(subject)
+        if said is not None:
+            of_site.setdefault((said.block_id.region, said.block_id.site), []).append(said.block_id)
+    chosen = [block for blocks in of_site.values() for block in blocks[:BLOCKS_PER_SITE]]
+    return chosen, {site: len(blocks) for site, blocks in of_site.items() if len(blocks) > BLOCKS_PER_SITE}
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:
@@ -155,13 +184,8 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
     )
 
 
-async def _watermark(client: Client, archive: StreamKey, subject: str) -> tuple[BlockId, wire.Watermark] | None:
-    """Read a block's last watermark; None where there is none, or it is none."""
-    message = await get_message(client, archive, {"last_by_subj": subject})
-    said = parse_subject(subject)
-    if message is None or said is None:
-        return None
-    try:
-        return said.block_id, wire.decode_watermark(message.data)
-    except WireError:
-        return None
+async def _watermark(client: Client, archive: StreamKey, block: BlockId) -> wire.Watermark | None:
+    """Return a block's last watermark; None if it cannot be read."""
+    message = await get_message(client, archive, {"last_by_subj": watermark_subject(block)})
+    watermark = None if message is None else judged_watermark(message.data, block, 0)
+    return watermark if isinstance(watermark, wire.Watermark) else None

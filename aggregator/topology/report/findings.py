@@ -157,6 +157,16 @@ class Kind(Enum):
         "A watermark counts advisories that the archive lacks: the block's time is unknown from there on.",
         "muster-aggregator apply --again REGION; where FLEET does not have them any more, begin the agent's store anew",
     )
+    RECORDS_REFUSED = (
+        _W,
+        "A block's records cannot be read as what their subjects say, and count nowhere.",
+        "see who else has the site's key; the table quarantine and the metric muster_live_refused count them",
+    )
+    TOO_MANY_BLOCKS = (
+        _C,
+        "A site has more stream blocks than count of one site: what others say is quarantined.",
+        "see who else has the site's key; where the site has so many, raise blocks_per_site in aggregator.toml",
+    )
     CONTESTED = (
         _C,
         "Two agents that know nothing of each other speak for one block: nobody knows which of them is right.",

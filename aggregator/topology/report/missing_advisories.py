@@ -43,21 +43,27 @@ _AT_ONCE = 16
 
 
 class OrdinalFaults(NamedTuple):
-    """The ranges of ordinals that are missing, and the first one that two different advisories have; 0: none has."""
+    """The ranges of ordinals that are missing, and the first one that two different advisories have; 0: none has.
+
+    ``refused_count`` counts the messages on an advisory's subject that cannot be read as one.
+    """
 
     missing: Ranges = ()
     twice: int = 0
+    refused_count: int = 0
 
 
 class _RecentOrdinals(msgspec.Struct, frozen=True):
     """What came lately: each life's ordinals, and how many messages each block has there, whatever they say.
 
-    ``twice`` gives the first ordinal that two different advisories of a life have.
+    ``twice`` gives the first ordinal that two different advisories of a life have, ``refused`` how many messages of a
+    block cannot be read.
     """
 
     ordinals: dict[Life, set[int]] = {}
     counts: dict[BlockId, int] = {}
     twice: dict[Life, int] = {}
+    refused: dict[BlockId, int] = {}
 
 
 class _Mark(NamedTuple):
@@ -96,7 +102,8 @@ async def ordinal_faults(
         older = held.get(block, 0) - lately.counts.get(block, 0)
         async with turns:
             missing = await _missing(client, archive, stream, (block, watermark), older, lately)
-        return OrdinalFaults(missing, lately.twice.get((block, watermark.incarnation), 0))
+        twice = lately.twice.get((block, watermark.incarnation), 0)
+        return OrdinalFaults(missing, twice, lately.refused.get(block, 0))
 
     found = await asyncio.gather(*(faults(*each) for each in counting.items()))
     return dict(zip(counting, found, strict=True))
@@ -148,6 +155,8 @@ async def _read_lately(client: Client, archive: StreamKey, since: int | None) ->
         said, advisory = parse_subject(message.subject), _advisory_in(message.body)
         if said is not None:
             lately.counts[said.block_id] = lately.counts.get(said.block_id, 0) + 1
+        if said is not None and advisory is None:
+            lately.refused[said.block_id] = lately.refused.get(said.block_id, 0) + 1
         if said is not None and advisory is not None:
             life = said.block_id, advisory.incarnation
             lately.ordinals.setdefault(life, set()).add(advisory.ordinal)

@@ -120,7 +120,7 @@ async def test_a_late_watermark_warns_and_a_later_one_is_critical(tmp_path: Path
 async def test_sites_that_the_settings_do_not_name_are_not_waited_for_where_they_name_some(tmp_path: Path) -> None:
     async with watched(tmp_path, '[[site]]\nname = "dub1"\nregion = "us-east"\n') as stage:
         now = time.time_ns() // 1000
-        closed = Block(REGION, "closed").watermark(0, now - 900 * MINUTE)
+        closed = Block(REGION, "closed").watermark(now - 901 * MINUTE, now - 900 * MINUTE)
         await stage.publish(closed, stage.word())
         await stage.archived(2)
         await stage.comes_to(0)

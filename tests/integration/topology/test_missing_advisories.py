@@ -11,18 +11,21 @@ from nats.aio.client import Client
 
 from aggregator.topology.desired.model import HUB, Place
 from aggregator.topology.observed.state import FoundStream
+from aggregator.topology.report.contradictions import read_voices
 from aggregator.topology.report.evidence import last_watermarks
-from aggregator.topology.report.missing_advisories import Ranges, held_ordinals, ordinal_faults
+from aggregator.topology.report.missing_advisories import OrdinalFaults, Ranges, held_ordinals, ordinal_faults
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.nats.connection import request_json
+from shared.subjects import BLOCKS_PER_SITE
 from tests.support.lakehouse.hub import Block, Message
 from tests.support.topology.aggregator_command import ran
 from tests.support.topology.regions import client_of, stream
 from tests.support.waiting import until
 
 ARCHIVE = Place(HUB, "hub"), "ARCHIVE"
+START = 1_795_600_000_000_000
 NOTHING_LATELY = 0
 EVERYTHING_LATELY = 600 * SECOND
 
@@ -53,15 +56,15 @@ class Stage(NamedTuple):
 
     def counts(self, issued: int) -> Message:
         self.site.ordinal = issued
-        return self.site.watermark(0, SECOND)
+        return self.site.watermark(START, START + SECOND)
 
     async def now(self) -> int:
-        return (await last_watermarks(self.hub, ARCHIVE))[0]
+        return (await last_watermarks(self.hub, ARCHIVE)).now
 
     async def missing(self, lately: int) -> Ranges:
         """Look for what is missing; ``lately``: of how many microseconds the archive is read, as of one with many."""
         archive = msgspec.convert(await stream(self.hub, "ARCHIVE"), FoundStream)
-        now, words = await last_watermarks(self.hub, ARCHIVE)
+        now, words, *_ = await last_watermarks(self.hub, ARCHIVE)
         (counted,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately, read_whole=0)).values()
         (read,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately)).values()
         assert counted.missing == read.missing
@@ -139,3 +142,25 @@ async def test_a_block_is_looked_through_by_counting_wherever_its_ordinals_lie(s
         for block, expected in ((second.site, {*held, *range(303, 320)}), (first, set(range(1, 41)))):
             life = block.id, str(block.incarnation)
             assert await held_ordinals(stage.hub, ARCHIVE, life, read_at_once) == expected
+
+
+async def test_records_that_cannot_be_read_are_counted_and_hide_nothing(stage: Stage) -> None:
+    deep = b'{"x":' + b"[" * 997 + b"]" * 997 + b"}"
+    (first,) = stage.advisories(1)
+    unreadable = [first._replace(body=deep), first._replace(body=b'"\xff"')]
+    mark = stage.counts(1)
+    other = Block("here", "ams1").watermark(START, START + SECOND)
+    await stage.publish([first, *unreadable, mark, mark._replace(body=deep), mark, other._replace(body=deep)])
+    archive = msgspec.convert(await stream(stage.hub, "ARCHIVE"), FoundStream)
+    now, words, refused, crowded = await last_watermarks(stage.hub, ARCHIVE)
+    assert ([*words], refused, crowded) == ([stage.site.id], (Block("here", "ams1").id,), {})
+    assert [*await read_voices(stage.hub, ARCHIVE, 0)] == [stage.site.id]
+    (faults,) = (await ordinal_faults(stage.hub, ARCHIVE, archive, words, now - EVERYTHING_LATELY)).values()
+    assert faults == OrdinalFaults(refused_count=2)
+
+
+async def test_a_site_of_many_blocks_is_named_and_as_many_as_count_are_read(stage: Stage) -> None:
+    blocks = [Block("here", "dub1", f"b{number}") for number in range(BLOCKS_PER_SITE + 3)]
+    await stage.publish([*(block.watermark(START, START + SECOND) for block in blocks), stage.counts(0)])
+    _, words, _, crowded = await last_watermarks(stage.hub, ARCHIVE)
+    assert (len(words), crowded) == (BLOCKS_PER_SITE, {("here", "dub1"): BLOCKS_PER_SITE + 4})

@@ -328,11 +328,8 @@ def instants(row: Row, *names: str) -> tuple[int, ...]:
 
 
 def test_a_subject_that_is_no_text_is_read_as_what_its_bytes_are() -> None:
-    for subject, reasons in (
-        (b"fleet.eu-west.\xff.nodes.advisory.new", {0: Reason.CONTRADICTS_SUBJECT}),
-        (b"fleet.eu-west.dub1.nodes.copy.\xff", {}),
-    ):
+    for subject in (b"fleet.eu-west.\xff.nodes.advisory.new", b"fleet.eu-west.dub1.nodes.copy.\xff"):
         hostile = Messages(np.array([1]), [subject], np.array([ARCHIVED_AT]), [b""], [DUB1.new("n1", AT).body])
         found = advisories.decode(hostile)
-        assert (found.places, found.reasons) == ([], reasons)
+        assert (found.places, found.reasons) == ([], {})
         assert "\\xff" in rows_of(hostile).column("subject")[0].as_py()

@@ -5,12 +5,14 @@ from collections import Counter
 from aggregator.live.fold.changes import Archived
 from aggregator.live.fold.fleet import Fleet
 from shared.instants import MINUTE
+from shared.subjects import BLOCKS_PER_SITE
 from tests.lakehouse.conftest import Lakehouse
 from tests.support.lakehouse.hostile import START, honest, hostile
 from tests.support.lakehouse.hub import Block
 
 MOST = (1 << 53) - 1
 LIVES = 1_100
+EXCESS = 6
 
 
 def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses_them(lakehouse: Lakehouse) -> None:
@@ -21,6 +23,9 @@ def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses
         # As many times the largest count as do not fit into 64 bits.
         life = Block("eu-west", "dub1", "nodes", epoch=2 + epoch, ordinal=MOST)
         messages.append(life.watermark(START, START + (2 + epoch) * MINUTE))
+    for number in range(BLOCKS_PER_SITE + EXCESS):
+        block = Block("eu-west", "par1", f"b{number}")
+        messages += [block.new("web1", START), block.watermark(START, START + MINUTE)]
     lakehouse.hub.publish(messages)
     result = lakehouse.roll_up()
     counts = result.counts
@@ -34,4 +39,7 @@ def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses
         for sequence, each in enumerate(messages, start=1)
     )
     assert refused == Counter(fleet.refused)
+    assert refused["too_many_blocks"] == 2 * EXCESS
+    blocks = lakehouse.rows("SELECT count(DISTINCT block) FROM sender_intervals WHERE site = 'par1'")
+    assert blocks == [(BLOCKS_PER_SITE,)]
     assert lakehouse.rows("SELECT state, sender_id FROM sender_intervals WHERE site = 'ams1'") == [("up", "web1")]

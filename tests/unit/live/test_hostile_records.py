@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
@@ -18,8 +19,9 @@ from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader
 from shared.instants import HOUR, MINUTE
 from shared.policy import Scope
+from shared.subjects import BLOCKS_PER_SITE
 from tests.support.lakehouse.hostile import START, honest, hostile
-from tests.support.lakehouse.hub import Block
+from tests.support.lakehouse.hub import Block, Message
 
 ORIGIN = Origin("ARCHIVE", 1)
 
@@ -68,6 +70,19 @@ def test_a_sender_whose_name_has_a_nul_is_known_by_it(tmp_path: Path) -> None:
     asked = tmp_path / "live.db", Scope("eu-west", "dub1")
     assert unheard_of(*asked, ["a\0b"]) == ""
     assert "has heard of 'a\\x00c' as of" in unheard_of(*asked, ["a\0b", "a\0c"])
+
+
+def test_blocks_without_end_cost_a_site_no_more_than_count() -> None:
+    fleet, messages = Fleet(), list[Message]()
+    for number in range(3 * BLOCKS_PER_SITE):
+        block = Block("eu-west", "dub1", f"b{number}")
+        messages += [block.new("web1", START), block.watermark(START, START + MINUTE)]
+    messages.append(Block("eu-west", "ams1").new("web1", START))
+    for sequence, message in enumerate(messages, start=1):
+        fleet.fold([Archived(sequence, message.subject.encode(), START + HOUR, message.body)])
+    assert [each.block for each in fleet.blocks] == [*(f"b{number}" for number in range(BLOCKS_PER_SITE)), "nodes"]
+    assert fleet.refused == {QuarantineReason.TOO_MANY_BLOCKS: 4 * BLOCKS_PER_SITE}
+    assert fleet.site_blocks.refused == {("eu-west", "dub1"): 4 * BLOCKS_PER_SITE}
 
 
 def test_incarnations_without_end_cost_a_block_no_more_than_the_last_ones() -> None:

@@ -21,6 +21,7 @@ from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.missing_advisories import looks_whole, missing_of_all, missing_ranges
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
+from shared.identifiers import BlockId
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
@@ -244,6 +245,21 @@ def test_a_block_that_has_not_taken_the_policy_for_a_while_is_worth_a_warning(wa
     text = "dub1, block nodes has not taken what the hub's policy said 2m ago: muster-aggregator policy show"
     expected = [(Severity.WARNING, text)] if warned else []
     assert judged(found_well(), Evidence(blocks=(block,), now=NOW, archive_read=True)) == expected
+
+
+def test_records_that_do_not_count_are_named_by_their_block_and_site() -> None:
+    evidence = Evidence(
+        blocks=(Block("eu-west", "dub1", "nodes", NOW, refused_count=3),),
+        now=NOW,
+        archive_read=True,
+        unreadable=(BlockId("eu-west", "dub1", "others"),),
+        crowded={("eu-west", "dub1"): 1_000},
+    )
+    assert judged(found_well(), evidence) == [
+        (Severity.CRITICAL, "dub1 has 1,000 stream blocks, and 64 count"),
+        (Severity.WARNING, "the last watermark of dub1, block others, cannot be read, and is quarantined"),
+        (Severity.WARNING, "3 records of dub1, block nodes cannot be read, and are quarantined"),
+    ]
 
 
 def test_missing_advisories_are_named_by_their_ordinals() -> None:
