@@ -172,7 +172,7 @@ def named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | 
     return find(subject, choria_region)
 
 
-@lru_cache(maxsize=50_000)
+@lru_cache(maxsize=10_000)
 def _named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
     text = subject.decode(errors="backslashreplace")
     ours = parse_subject(text)
