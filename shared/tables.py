@@ -12,6 +12,7 @@ UNWRAPPED = 100_000
 WIDEST = 64
 """In a pipe, what is longer sticks out of its column, instead of widening it for all."""
 _GAP = "  "
+_LONGEST_NAME = 64
 _LEAST = 8
 """No value is cut to less."""
 
@@ -128,6 +129,15 @@ def cut(text: str, room: int) -> str:
     'web1.ex…'
     """
     return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def shown_name(name: str) -> str:
+    """Return a name that anybody may have made up as it is put into a sentence: visible, and cut.
+
+    >>> len(shown_name("n" * 1_024))
+    64
+    """
+    return cut(visible(name), _LONGEST_NAME)
 
 
 def visible(text: str, keep: str = "") -> str:

@@ -16,6 +16,7 @@ from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
+from shared.tables import shown_name
 from shared.wire import Watermark
 
 EVERY_WATERMARK = f"{ROOT}.*.*.*.watermark"
@@ -31,7 +32,7 @@ class Voice(msgspec.Struct, frozen=True):
     advisory_ordinal: int
 
     def __str__(self) -> str:
-        return f"{self.agent} (boot {self.boot_id})"
+        return f"{shown_name(self.agent)} (boot {shown_name(self.boot_id)})"
 
 
 class Rivals(NamedTuple):

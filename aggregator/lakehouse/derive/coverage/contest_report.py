@@ -11,6 +11,7 @@ from aggregator.lakehouse.derive.coverage import contests
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.schemas import CONTINUATIONS, WATERMARKS
 from shared.instants import format_instant
+from shared.tables import shown_name
 
 MOST_LINES = 20
 
@@ -26,7 +27,7 @@ class Voice(NamedTuple):
     last_archived_at: int
 
     def __str__(self) -> str:
-        return f"{self.agent} (boot {self.boot_id})"
+        return f"{shown_name(self.agent)} (boot {shown_name(self.boot_id)})"
 
 
 class PutBack(NamedTuple):
