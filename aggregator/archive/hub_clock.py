@@ -11,6 +11,7 @@ stamps with the same clock.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 import msgspec
 
@@ -20,7 +21,7 @@ SMALLEST_STEP = SECOND
 """Leaders of one stream differ by less: such a fall is neither reported, nor does it make time unknown."""
 
 
-class ClockStep(msgspec.Struct, frozen=True, array_like=True):
+class ClockStep(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One step back of the hub's clock; instants in microseconds.
 
     ``first_sequence`` is the first message that was stamped earlier than ``stepped_at``, the largest stamp before it;
@@ -45,9 +46,10 @@ class ClockStep(msgspec.Struct, frozen=True, array_like=True):
             return f"the hub's clock was {since} and is behind since: nothing later is known; set it right, and use NTP"
         return f"the hub's clock was {since}: the time until {format_instant(self.resumed_at)} is unknown; use NTP"
 
-    def covers(self, sequence: int) -> bool:
-        """Return True if a message was stored while the clock was behind."""
-        return self.first_sequence <= sequence and not 0 < self.resumed_sequence <= sequence
+    @property
+    def before_its_end(self) -> Self:
+        """The step as it was known before the clock had made up for it."""
+        return msgspec.structs.replace(self, resumed_sequence=0, resumed_at=0)
 
 
 class HubClock(msgspec.Struct):

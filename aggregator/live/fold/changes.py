@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from aggregator.archive.judgement import AdvisoryBody, PlainAdvisory
-from aggregator.archive.reach import UNSUPPORTED, believed_lead
+from aggregator.archive.reach import UNSUPPORTED
 from aggregator.live.fold.coverage import Gap
 from aggregator.live.fold.senders import RETIRED, STALE, UNHEARD, UP
 from shared.identifiers import AdvisoryKind
@@ -75,12 +75,12 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.at if word_before in _DATED_BACK else max(self.last_seen, floor)
 
 
-def unheard_until(said: AdvisoryBody, at: int) -> int:
-    """Return until when a sender that was retired ``at`` is unheard; 0 if it was heard to the end."""
-    until = said.unheard_until_us
+def unheard_until(said: AdvisoryBody, lead: int) -> int:
+    """Return until when a retired sender is unheard, moved back by ``lead``; 0 if it was heard to the end."""
+    until = said.unheard_until_us if said.kind is AdvisoryKind.RETIRED else None
     if until is UNSET or until is None or said.by_operator is True:
         return 0
-    return until - believed_lead(said.at_us, at)
+    return until - lead
 
 
 def place_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:

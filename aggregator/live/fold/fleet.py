@@ -34,7 +34,6 @@ from aggregator.archive.reach import REACH, SKEW, believed_earlier, believed_lea
 from aggregator.live.fold.changes import (
     NEW_RANK,
     RANKS,
-    RETIRED_RANK,
     Changes,
     History,
     Revision,
@@ -273,7 +272,7 @@ class Fleet:
         last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, unheard_until(said, at) if rank == RETIRED_RANK else 0,
+            said.rebuilt, said.by_operator is True, unheard_until(said, self._lead(claimed, at)),
             _AHEAD if is_ahead else place_rank(said, last_seen, at),
         )  # fmt: skip
         changes.entries.append(entry)
@@ -452,7 +451,11 @@ class Fleet:
 
     def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
         created_at = self._created_at(said.incarnation or "", said.at_us)
-        return believed_earlier(said.last_seen_us, at, believed_lead(said.at_us, at), created_at)
+        return believed_earlier(said.last_seen_us, at, self._lead(said.at_us, at), created_at)
+
+    def _lead(self, claimed_at: int, at: int) -> int:
+        """Return by how much the instants of a record move; a hub whose clock is behind shows no site's clock ahead."""
+        return believed_lead(claimed_at, at) if self.clock.step is None else 0
 
     def _created_at(self, incarnation: str, claimed_at: int) -> int:
         """Return the creation of an incarnation's stream; 0 where that is after ``claimed_at`` or not known."""
@@ -523,7 +526,7 @@ class Fleet:
         """Say which time counts of that which a watermark claims; ``last`` is one that claimed as much or more."""
         claimed = said.observed_through_us
         through = min(claimed, archived_at, *(() if last is None else (last.through,)))
-        created_at, lead = self._created_at(said.incarnation, claimed), believed_lead(claimed, through)
+        created_at, lead = self._created_at(said.incarnation, claimed), self._lead(claimed, through)
         return believed_earlier(said.observed_since_us, through, lead, created_at), through
 
     def _know_less(self, block: Block, since: int) -> None:

@@ -25,7 +25,8 @@ NEW, STALE, RECOVERED, RETIRED = AdvisoryKind.NEW, AdvisoryKind.STALE, AdvisoryK
 class ScopedRevision(NamedTuple):
     """One advisory; ``ordinal`` None: a plain Choria advisory; ``archived_at`` 0: when it says that it was.
 
-    ``claimed_at`` is what it said, where ``at`` is what counts.
+    ``claimed_at`` is what it said, where ``at`` is what counts. The hub's clock was behind when one ``is_under_step``
+    was stored.
     """
 
     sender_id: str
@@ -41,6 +42,7 @@ class ScopedRevision(NamedTuple):
     opened_at: int = 0
     archived_at: int = 0
     claimed_at: int = 0
+    is_under_step: bool = False
 
 
 class Mark(NamedTuple):
@@ -53,6 +55,7 @@ class Mark(NamedTuple):
     rebuilt_at: int
     archived_at: int = 0
     claimed: int = 0
+    is_under_step: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -146,7 +149,7 @@ def believed(history: BlockHistory) -> BlockHistory:
     said = []
     for each in history.said:
         ahead = max(each.at - (each.archived_at or each.at), 0)
-        lead = ahead if ahead <= HOUR else 0
+        lead = ahead if ahead <= HOUR and not each.is_under_step else 0
         last_seen_at = min(each.last_seen_at - lead, each.at - ahead)
         opened_at = last_seen_at if each.opened_at == each.last_seen_at else -1
         until = None if each.unheard_until is None else each.unheard_until - lead
@@ -161,7 +164,8 @@ def believed(history: BlockHistory) -> BlockHistory:
             if each.incarnation == mark.incarnation and each.through >= mark.through
         ]
         through = min(mark.through, *beyond)
-        lead = mark.through - through if mark.through - through <= HOUR else 0
+        ahead = mark.through - through
+        lead = ahead if ahead <= HOUR and not mark.is_under_step else 0
         marks.append(mark._replace(since=min(mark.since - lead, through), through=through, claimed=mark.through))
     return history._replace(said=said, marks=marks)
 

@@ -68,32 +68,30 @@ def drawn_clock(draw: random.Random, start: int, end: int) -> list[tuple[int, in
 
 
 class Stored(NamedTuple):
-    """A message's time at the hub: the largest stamp up to it."""
+    """A message's time at the hub: the largest stamp up to it; ``lowest`` is the smallest stamp since that one."""
 
     at: int
     stamp: int
+    lowest: int
+
+    @property
+    def is_under_step(self) -> bool:
+        return self.at - self.lowest >= SECOND
 
 
 def hub_times(messages: Iterable[Archived]) -> list[Stored]:
     """Give the hub's time of each message."""
-    found: list[Stored] = []
-    for each in messages:
-        found.append(Stored(max(each.archived_at, found[-1].at if found else 0), each.archived_at))
-    return found
+    found = [Stored(0, 0, 0)]
+    for stamp in (each.archived_at for each in messages):
+        at, _, lowest = found[-1]
+        found.append(Stored(stamp, stamp, stamp) if stamp >= at else Stored(at, stamp, min(lowest, stamp)))
+    return found[1:]
 
 
 def unknown_times(messages: Iterable[Archived]) -> list[tuple[int, int]]:
     """Give the spans between the stamps around each step back of a second or more that the clock has made up for."""
-    found = list[tuple[int, int]]()
-    before, lowest = 0, 0
-    for at, stamp in hub_times(messages):
-        if stamp < at:
-            lowest = min(lowest, stamp)
-            continue
-        if before - lowest >= SECOND:
-            found.append((before, at))
-        before = lowest = at
-    return found
+    stored = hub_times(messages)
+    return [(one.at, other.at) for one, other in pairwise(stored) if one.is_under_step and not other.is_under_step]
 
 
 def sender_truths(history: BlockHistory, known_through: int) -> dict[str, SenderTruth]:
@@ -117,15 +115,21 @@ def archived_at_once(draw: random.Random, history: BlockHistory, at: int) -> lis
 
 def as_arrived(history: BlockHistory, messages: Iterable[Archived]) -> BlockHistory:
     """Give a history as the hub got it."""
-    arrived: dict[bytes, int] = {}
+    arrived: dict[bytes, Stored] = {}
     messages = list(messages)
-    for each, stored in zip(messages, hub_times(messages), strict=True):
-        arrived.setdefault(each.payload, stored.at)
+    for message, stored in zip(messages, hub_times(messages), strict=True):
+        arrived.setdefault(message.payload, stored)
     said = zip(history.said, _advisories(history), strict=True)
     marks = zip(history.marks, _watermarks(history), strict=True)
     return history._replace(
-        said=[each._replace(archived_at=arrived[body]) for each, (_, body, _) in said],
-        marks=[each._replace(archived_at=arrived[body]) for each, (_, body, _) in marks],
+        said=[
+            each._replace(archived_at=arrived[body].at, is_under_step=arrived[body].is_under_step)
+            for each, (_, body, _) in said
+        ],
+        marks=[
+            each._replace(archived_at=arrived[body].at, is_under_step=arrived[body].is_under_step)
+            for each, (_, body, _) in marks
+        ],
     )
 
 
