@@ -28,6 +28,7 @@ MODES = HOWTO / "agent" / "modes.md"
 WHOLE_FILES: list[tuple[Path, list[type[msgspec.Struct]]]] = [
     (DOCS / "tutorial" / "first-site.md", [TopologySettings, AgentSettings, FleetConnection, AggregatorSettings]),
     (HOWTO / "agent" / "install.md", [AgentSettings]),
+    (HOWTO / "agent" / "from-choria.md", [AgentSettings]),
     (MODES, [AgentSettings] * 3),
     (HOWTO / "agent" / "thresholds.md", [AgentSettings] * 2),
     (HOWTO / "hub" / "topologies.md", [TopologySettings]),
