@@ -185,7 +185,7 @@ def show(config_path: Path, as_json: bool) -> None:
 
     async def asked(client: Client, hub: Place) -> tuple[Held, list[Run]]:
         held = await read_policy(client, hub)
-        return held, await runs(client, (hub, topology.archive.name), held.book)
+        return held, await runs(client, (hub, topology.archive.name), held.book, topology.blocks_per_site)
 
     held, taken = _at_hub(topology, asked)
     if as_json:

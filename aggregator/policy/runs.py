@@ -26,9 +26,9 @@ class Run(NamedTuple):
     remark: str
 
 
-async def runs(client: Client, archive: StreamKey, book: Book) -> list[Run]:
-    """List how each block that has ever spoken stands; raise RequestFailed, ApiError."""
-    watermarks = (await last_watermarks(client, archive)).words
+async def runs(client: Client, archive: StreamKey, book: Book, most: int) -> list[Run]:
+    """List the state of each block that ever had a watermark, of ``most`` of a site; raise RequestFailed, ApiError."""
+    watermarks = (await last_watermarks(client, archive, most)).words
     return [_run(block_id, watermark, book) for block_id, watermark in sorted(watermarks.items())]
 
 

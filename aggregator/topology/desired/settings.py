@@ -22,6 +22,7 @@ from aggregator.topology.desired.stream_settings import (
 from shared.nats.settings import ConnectionSettings, check_server
 from shared.policy import STREAM
 from shared.settings import Duration, Settings, Size
+from shared.subjects import BLOCKS_PER_SITE
 
 
 class FleetSettings(StreamSettings, frozen=True):
@@ -174,6 +175,9 @@ class TopologySettings(Settings, frozen=True):
     archive: Annotated[ArchiveSettings, Meta(description="the hub's archive")] = ArchiveSettings()
     report: Annotated[ReportSettings, Meta(description="the mirror that rollups read")] = ReportSettings()
     policy: Annotated[PolicySettings | None, Meta(description="lets the hub tell sites what to do")] = None
+    blocks_per_site: Annotated[
+        int, Meta(ge=1, le=10_000, description="the most stream blocks of one site that check and policy read")
+    ] = BLOCKS_PER_SITE
     regions: Annotated[tuple[RegionSettings, ...], Meta(description="one table for each region")] = msgspec.field(
         default=(), name="region"
     )

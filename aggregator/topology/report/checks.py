@@ -25,7 +25,6 @@ from aggregator.topology.report.tables import ReplicationRow, Report, report
 from aggregator.topology.report.text import another_past, not_copied
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
-from shared.subjects import BLOCKS_PER_SITE
 
 _LETS_GO = 0.9
 
@@ -63,7 +62,7 @@ def check(
         *_watermarks(topology, evidence, limits),
         *_ordinals(topology, evidence),
         *_rivals(evidence),
-        *_quarantined(evidence),
+        *_quarantined(topology, evidence),
     ]
     return sorted((each for each in judged if each.severity), key=lambda each: -each.severity)
 
@@ -242,7 +241,7 @@ def _ordinals(topology: TopologySettings, evidence: Evidence) -> Iterator[Findin
             yield Kind.ADVISORIES_MISSING.of(block.region, text)
 
 
-def _quarantined(evidence: Evidence) -> Iterator[Finding]:
+def _quarantined(topology: TopologySettings, evidence: Evidence) -> Iterator[Finding]:
     for block in evidence.unreadable:
         text = f"the last watermark of {block.site}, block {block.block}, cannot be read, and is quarantined"
         yield Kind.RECORDS_REFUSED.of(block.region, text)
@@ -251,7 +250,8 @@ def _quarantined(evidence: Evidence) -> Iterator[Finding]:
             text = f"{each.refused_count:,} records of {each.name} cannot be read, and are quarantined"
             yield Kind.RECORDS_REFUSED.of(each.region, text)
     for (region, site), count in sorted(evidence.crowded.items()):
-        yield Kind.TOO_MANY_BLOCKS.of(region, f"{site} has {count:,} stream blocks, and {BLOCKS_PER_SITE} count")
+        text = f"{site} has {count:,} stream blocks, and {topology.blocks_per_site:,} count"
+        yield Kind.TOO_MANY_BLOCKS.of(region, text)
 
 
 def _rivals(evidence: Evidence) -> Iterator[Finding]:

@@ -100,7 +100,7 @@ async def gather(
     client = opened[HUB]
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
         return Evidence(waiting)
-    now, words, unreadable, crowded = await last_watermarks(client, archive)
+    now, words, unreadable, crowded = await last_watermarks(client, archive, topology.blocks_per_site)
     voices = await read_voices(client, archive, now - _LATELY)
     faults = await ordinal_faults(client, archive, found.streams[archive], words, now - recently)
     said = await _policy_revisions(client, archive[0], found) if topology.policy is not None else []
@@ -137,24 +137,27 @@ class LastWatermarks(NamedTuple):
     crowded: dict[tuple[str, str], int]
 
 
-async def last_watermarks(client: Client, archive: StreamKey) -> LastWatermarks:
-    """Read the last watermark of each block that ever had one; raise RequestFailed, ApiError."""
+async def last_watermarks(client: Client, archive: StreamKey, most: int = BLOCKS_PER_SITE) -> LastWatermarks:
+    """Read the last watermark of each block that ever had one, of ``most`` blocks of a site.
+
+    Raise RequestFailed, ApiError.
+    """
     now, subjects = await count_by_subject(client, archive, EVERY_WATERMARK)
-    chosen, crowded = _of_sites(subjects)
+    chosen, crowded = _of_sites(subjects, most)
     found = {block: await _watermark(client, archive, block) for block in chosen}
     words = {block: watermark for block, watermark in found.items() if watermark is not None}
     return LastWatermarks(now, words, tuple(block for block in chosen if block not in words), crowded)
 
 
-def _of_sites(subjects: Iterable[str]) -> tuple[list[BlockId], dict[tuple[str, str], int]]:
-    """Return the blocks to read, as many of a site as count, and how many each site has that has more."""
+def _of_sites(subjects: Iterable[str], most: int) -> tuple[list[BlockId], dict[tuple[str, str], int]]:
+    """Return the blocks to read, up to ``most`` of a site, and how many each site has that has more."""
     of_site: dict[tuple[str, str], list[BlockId]] = {}
     for subject in sorted(subjects):
         said = parse_subject(subject)
         if said is not None:
             of_site.setdefault((said.block_id.region, said.block_id.site), []).append(said.block_id)
-    chosen = [block for blocks in of_site.values() for block in blocks[:BLOCKS_PER_SITE]]
-    return chosen, {site: len(blocks) for site, blocks in of_site.items() if len(blocks) > BLOCKS_PER_SITE}
+    chosen = [block for blocks in of_site.values() for block in blocks[:most]]
+    return chosen, {site: len(blocks) for site, blocks in of_site.items() if len(blocks) > most}
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:

@@ -165,7 +165,10 @@ class Kind(Enum):
     TOO_MANY_BLOCKS = (
         _C,
         "A site has more stream blocks than count of one site: what others say is quarantined.",
-        "see who else has the site's key; where the site has so many, raise blocks_per_site in aggregator.toml",
+        (
+            "see who else has the site's key; where the site has so many, raise blocks_per_site in aggregator.toml and"
+            " in topology.toml"
+        ),
     )
     CONTESTED = (
         _C,

@@ -164,3 +164,5 @@ async def test_a_site_of_many_blocks_is_named_and_as_many_as_count_are_read(stag
     await stage.publish([*(block.watermark(START, START + SECOND) for block in blocks), stage.counts(0)])
     _, words, _, crowded = await last_watermarks(stage.hub, ARCHIVE)
     assert (len(words), crowded) == (BLOCKS_PER_SITE, {("here", "dub1"): BLOCKS_PER_SITE + 4})
+    _, words, _, crowded = await last_watermarks(stage.hub, ARCHIVE, BLOCKS_PER_SITE + 4)
+    assert (len(words), crowded) == (BLOCKS_PER_SITE + 4, {})

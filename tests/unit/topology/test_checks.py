@@ -260,6 +260,9 @@ def test_records_that_do_not_count_are_named_by_their_block_and_site() -> None:
         (Severity.WARNING, "the last watermark of dub1, block others, cannot be read, and is quarantined"),
         (Severity.WARNING, "3 records of dub1, block nodes cannot be read, and are quarantined"),
     ]
+    more = msgspec.structs.replace(topology(), blocks_per_site=999)
+    first = check(more, WANTED, found_well(), evidence, Limits())[0]
+    assert first.text == "dub1 has 1,000 stream blocks, and 999 count"
 
 
 def test_missing_advisories_are_named_by_their_ordinals() -> None:
