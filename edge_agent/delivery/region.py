@@ -213,7 +213,7 @@ class JetStreamUpstream:
         """Find out why no stream answers, every ``ASK_EVERY`` seconds; answers after that give the cause."""
         now = asyncio.get_running_loop().time()
         if now - self._explained_at >= ASK_EVERY:
-            self._explained_at, self._unanswered_cause = now, NO_STREAM_ANSWERS
+            self._explained_at = now
             self._explanation = asyncio.create_task(self._find_cause(subject), name="why no stream answers")
 
     async def _find_cause(self, subject: str) -> None:

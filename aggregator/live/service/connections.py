@@ -30,7 +30,7 @@ class BoundedConnection(H11Protocol):
 
     It is cut where a request is not whole ``patience`` seconds after the connection was made, or after the first byte
     of a later request; and where nothing of an answer is taken for as long. Where there are too many, the one goes that
-    has been waiting for a request the longest; if none waits, the last one of the address that has the most.
+    has been waiting for a request the longest; if none waits, one of the address that has the most.
     """
 
     patience: ClassVar[float]
@@ -41,10 +41,10 @@ class BoundedConnection(H11Protocol):
         """Wait for a request, where there is room."""
         super().connection_made(transport)
         if len(self.connections) > MOST:
-            (next(iter(self.waiting), None) or self._last_of_most()).cut()
+            (next(iter(self.waiting), None) or self._one_of_most()).cut()
         self._watch_request()
 
-    def _last_of_most(self) -> "BoundedConnection":
+    def _one_of_most(self) -> "BoundedConnection":
         addresses = {
             each: network_of(each.client[0]) if each.client else ""
             for each in self.connections
