@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from aggregator.archive.hub_clock import HubClock
 from aggregator.archive.judgement import SiteBlocks
 from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.config import AggregatorSettings
@@ -18,12 +19,13 @@ from aggregator.lakehouse.archive.restored import check_past
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze import writer
 from aggregator.lakehouse.bronze.chunks import read_chunks
+from aggregator.lakehouse.bronze.hub_time_repair import repair
 from aggregator.lakehouse.bronze.staged_files import place_of
 from aggregator.lakehouse.bronze.writer import Counts
 from aggregator.lakehouse.derive import time_report
 from aggregator.lakehouse.derive.availability.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import checkpoint_of, recipe_of
-from aggregator.lakehouse.derive.coverage import contest_report, losses
+from aggregator.lakehouse.derive.coverage import clock_steps, contest_report, losses
 from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.caches import default_cache
@@ -61,7 +63,8 @@ class RollupRequest(msgspec.Struct, frozen=True):
 class RollupResult(msgspec.Struct, frozen=True):
     """What a rollup did; ``upkeep`` where it was due. ``seconds`` are those of the whole, Spark's start included.
 
-    ``contested``: what agents say against each other, one line for each block; ``astray``: of times that they claim.
+    ``contested``: what agents say against each other, one line for each block; ``astray``: of times that they claim;
+    ``hub_clock``: how the hub's clock was set back, one line for each time.
     """
 
     counts: Counts
@@ -70,6 +73,7 @@ class RollupResult(msgspec.Struct, frozen=True):
     upkeep: Upkeep | None = None
     contested: tuple[str, ...] = ()
     astray: tuple[str, ...] = ()
+    hub_clock: tuple[str, ...] = ()
 
 
 class Hub(msgspec.Struct, frozen=True):
@@ -113,18 +117,21 @@ def roll_up_in(
         # Under the lock: what was looked at before may lie behind what another job has read since.
         provision.prepare(spark)
         positions = commits.positions(spark, BRONZE)
+        is_repaired = repair(spark, reached_by_all(positions), progress)
         hub = asyncio.run(until_stopped(_look_at(settings, positions.values()), check))
         plan = plan_reading(list(positions.values()), hub.archive, hub.report, request.accept_loss)
         asyncio.run(until_stopped(_check_past(settings, positions.values()), check))
         counts, position = _take_what_is_new(spark, settings, hub, plan, positions, progress)
         known_before = min((each.known_through for each in positions.values()), default=0)
-        bring_up_to_date(spark, settings, position, full=request.full, progress=progress)
+        bring_up_to_date(spark, settings, position, full=request.full or is_repaired, progress=progress)
         contested = tuple(contest_report.lines(spark, known_before))
         is_astray = counts.ahead or counts.backdated
-        astray = tuple(time_report.lines(spark, plan.wanted.first - 1)) if is_astray else ()
+        steps = clock_steps.read(spark, position)
+        astray = tuple(time_report.lines(spark, plan.wanted.first - 1, steps)) if is_astray else ()
+        stood_still = tuple(str(step) for step in steps if not 0 < step.resumed_sequence < plan.wanted.first)
         if is_due(spark, settings.lakehouse):
             upkeep = _keep_up(spark, settings, progress, sweep=False)
-    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested, astray)
+    return RollupResult(counts, position, time.monotonic() - began, upkeep, contested, astray, stood_still)
 
 
 def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -> RollupResult | None:
@@ -155,7 +162,8 @@ def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = uns
     spark = start_session(settings, progress)
     with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         provision.prepare(spark)
-        bring_up_to_date(spark, settings, None, full=False, progress=progress)
+        is_repaired = repair(spark, reached_by_all(commits.positions(spark, BRONZE)), progress)
+        bring_up_to_date(spark, settings, None, full=is_repaired, progress=progress)
         return _keep_up(spark, settings, progress, sweep=True)
 
 
@@ -291,10 +299,14 @@ def _take_what_is_new(
     ``positions`` tells where the bronze tables stand.
     """
     known_through = min((each.known_through for each in positions.values()), default=0)
-    position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through)
+    # Of an older release's tables, nobody knows which messages were about the fleet.
+    hub_time = min((each.hub_time or each.known_through for each in positions.values()), default=0)
+    position = HubPosition(hub.archive.name, hub.archive.created_at, plan.wanted.first - 1, known_through, hub_time)
+    steps = clock_steps.read(spark, position)
+    clock = HubClock(hub_time, steps[-1] if steps and not steps[-1].resumed_at else None)
     done = writer.begin(spark, position, positions)
     if plan.lost is not None:
-        resumed_at = asyncio.run(_archived_at(settings, hub, plan.wanted.first))
+        resumed_at = max(known_through, asyncio.run(_archived_at(settings, hub, plan.wanted.first)))
         losses.record(spark, plan.lost, position, resumed_at)
         progress(f"gave up {plan.lost}: the time they stood for is unknown from now on")
     effort.fit(spark, _RECORDS, plan.wanted.count, settings.lakehouse.spark)
@@ -302,15 +314,18 @@ def _take_what_is_new(
         progress(f"reading {plan.wanted.count:,} new messages")
     counts, began = Counts(), time.monotonic()
     place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
-    reading = settings.lakehouse.reading
-    source = StreamSlices.of(settings.hub, hub.report.name, hub.archive.name, reading=reading)
-    spans, choria_region = _chunks(plan, hub.report), settings.lakehouse.choria_region
-    site_blocks = SiteBlocks(settings.blocks_per_site)
+    reading, choria_region = settings.lakehouse.reading, settings.lakehouse.choria_region
+    streams = hub.report.name, hub.archive.name
+    source = StreamSlices.of(settings.hub, *streams, reading=reading, choria_region=choria_region)
+    spans, site_blocks = _chunks(plan, hub.report), SiteBlocks(settings.blocks_per_site)
     for row in spark.table(CONTINUATIONS.identifier).select("region", "site", "block").distinct().collect():
         site_blocks.add(*row)
     size = hub.report.message_size
-    with closing(read_chunks(spark, source, spans, place, size, choria_region, site_blocks=site_blocks)) as chunks:
+    with closing(read_chunks(spark, source, spans, place, size, clock, site_blocks=site_blocks)) as chunks:
         for chunk in chunks:
+            steps = [*chunk.steps, *([chunk.clock.step] if chunk.clock.step is not None else [])]
+            if steps:
+                clock_steps.record(spark, steps, position)
             end = msgspec.structs.replace(position, sequence=chunk.span.last)
             taken, position = writer.take(spark, chunk, end, done)
             done = {name: max(stood, position, key=lambda each: each.sequence) for name, stood in done.items()}

@@ -119,4 +119,6 @@ def _rows(table: IcebergTable) -> list[dict[str, Any]]:
 
 
 def _position(row: Mapping[str, Any]) -> HubPosition:
-    return HubPosition(row["stream"], row["stream_created_at"], row["sequence"], row["known_through"])
+    return HubPosition(
+        row["stream"], row["stream_created_at"], row["sequence"], row["known_through"], row["hub_time"] or 0
+    )

@@ -11,6 +11,7 @@ DECODING = {
 }
 WITHOUT = {
     "aggregator/lakehouse/archive/json_repair.py": "bodies of senders, which it reads with tolerance",
+    "aggregator/lakehouse/archive/hub_time.py": "what a task of Spark has written for its driver",
     "aggregator/lakehouse/archive/slices.py": "what the driver of Spark has written for its workers",
     "aggregator/lakehouse/bronze/spark_source.py": "what the driver of Spark has written for its workers",
     "aggregator/lakehouse/warehouse/place.py": "Iceberg's metadata, in the warehouse",

@@ -1,12 +1,12 @@
 """Read a range of sequences in slices, each by a task of its own: from the first stream that has a message.
 
 What the first stream lacks (any more) is read from the next; the last one is the archive, which the others mirror. A
-slice is the same again when it is read again.
+slice is given in the order of its sequences, and is the same again when it is read again.
 """
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import pairwise
 
@@ -23,16 +23,22 @@ from shared.settings import FilePath
 
 
 class StreamSlices(msgspec.Struct, frozen=True):
-    """Where slices are read. ``connection`` is ConnectionSettings as text: paths of secrets, never secrets."""
+    """Where slices are read. ``connection`` is ConnectionSettings as text: paths of secrets, never secrets.
+
+    ``choria_region`` is that of plain Choria advisories on subjects outside ``fleet.>``; with "" they are none.
+    """
 
     connection: str
     streams: tuple[str, ...]
     reading: Reading = "consumer"
+    choria_region: str = ""
 
     @classmethod
-    def of(cls, connection: ConnectionSettings, *streams: str, reading: Reading = "consumer") -> "StreamSlices":
+    def of(
+        cls, connection: ConnectionSettings, *streams: str, reading: Reading = "consumer", choria_region: str = ""
+    ) -> "StreamSlices":
         """Read from ``streams``, the first one that has a message first."""
-        return cls(encoded_connection(connection), streams, reading)
+        return cls(encoded_connection(connection), streams, reading, choria_region)
 
     def read(self, first: int, last: int) -> Generator[Messages, None, None]:
         """Give the messages ``first`` to ``last``, some MiB at a time.
@@ -56,22 +62,12 @@ class StreamSlices(msgspec.Struct, frozen=True):
         archive = self.streams[-1]
         connection = decoded_connection(self.connection)
         async with StreamReader(connection, deadline=CONNECT_DEADLINE, reading=self.reading) as reader:
-            missing = [(first, last)]
-            for stream in self.streams:
-                holes, witnesses = list[tuple[int, int]](), Witnesses()
-                for begin, end in missing:
-                    following = begin
-                    async with aclosing(reader.read(stream, begin, end)) as batches:
-                        async for messages in batches:
-                            holes += _holes(messages.sequences, following)
-                            following = int(messages.sequences[-1]) + 1
-                            if stream != archive:
-                                witnesses.see(messages)
-                            yield messages
-                    if following <= end:
-                        holes.append((following, end))
-                await check_witnesses(reader, stream, archive, witnesses)
-                missing = holes
+            witnesses, missing = {stream: Witnesses() for stream in self.streams}, list[tuple[int, int]]()
+            async with aclosing(_in_order(reader, self.streams, (first, last), witnesses, missing)) as batches:
+                async for messages in batches:
+                    yield messages
+            for stream in self.streams[:-1]:
+                await check_witnesses(reader, stream, archive, witnesses[stream])
             # What the last stream lacks was deleted there, except before its first message: there retention was faster.
             kept = (await reader.state(archive, PAUSES)).first_sequence if missing else 0
             missing = [(begin, min(end, kept - 1)) for begin, end in missing if begin < kept]
@@ -101,6 +97,42 @@ def encoded_connection(settings: ConnectionSettings) -> str:
 
 def decoded_connection(text: str) -> ConnectionSettings:
     return msgspec.json.decode(text, type=ConnectionSettings, dec_hook=lambda _type, found: FilePath(found))
+
+
+async def _in_order(
+    reader: StreamReader,
+    streams: Sequence[str],
+    wanted: tuple[int, int],
+    witnesses: Mapping[str, Witnesses],
+    missing: list[tuple[int, int]],
+) -> AsyncGenerator[Messages, None]:
+    """Yield the messages ``wanted`` in order, each of the first stream that has it; add the others to ``missing``.
+
+    The hub's time of a message rests on all before it, so a hole is filled before what follows it is given.
+    """
+    if not streams:
+        missing.append(wanted)
+        return
+    stream, *others = streams
+    following, last = wanted
+    async with aclosing(reader.read(stream, following, last)) as batches:
+        async for messages in batches:
+            witnesses[stream].see(messages)
+            begin = 0
+            for hole in _holes(messages.sequences, following):
+                end = int(np.searchsorted(messages.sequences, hole[0]))
+                if begin < end:
+                    yield messages.part(begin, end)
+                async with aclosing(_in_order(reader, others, hole, witnesses, missing)) as fillings:
+                    async for filling in fillings:
+                        yield filling
+                begin = end
+            following = int(messages.sequences[-1]) + 1
+            yield messages.part(begin, len(messages.sequences)) if begin else messages
+    if following <= last:
+        async with aclosing(_in_order(reader, others, (following, last), witnesses, missing)) as fillings:
+            async for filling in fillings:
+                yield filling
 
 
 async def _next(batches: AsyncGenerator[Messages, None]) -> Messages | None:

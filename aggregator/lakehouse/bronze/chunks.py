@@ -12,15 +12,20 @@ from itertools import zip_longest
 from typing import NamedTuple, Self
 from uuid import uuid4
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
+from aggregator.archive.hub_clock import ClockStep, HubClock
 from aggregator.archive.judgement import SiteBlocks
+from aggregator.lakehouse.archive.hub_time import ClockReport, Settled, clock_report, settled
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
+from aggregator.lakehouse.bronze.decode import decode
 from aggregator.lakehouse.bronze.spark_source import load
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
 from aggregator.lakehouse.spark.process import GONE
+from aggregator.lakehouse.warehouse.local_paths import remove
 from shared.identifiers import BlockId
 
 SLICE_MESSAGES, SLICE_BYTES = 100_000, 64 << 20
@@ -32,14 +37,17 @@ POOL = "reading"
 
 
 class Chunk(NamedTuple):
-    """Messages of ``span``: advisories in ``staged`` files, the others as rows ``raw``, None where there are none.
+    """Messages of ``span``: advisories in ``staged`` files, the others as rows ``decoded``, None where there are none.
 
-    ``staged`` is None where files cannot be staged: then ``raw`` has the advisories too.
+    ``staged`` is None where files cannot be staged: then ``decoded``, which is persisted, has the advisories too. The
+    hub's ``clock`` is the one after them; ``steps`` of it have ended in them.
     """
 
     span: Span
-    raw: DataFrame | None
+    decoded: DataFrame | None
     staged: StagedFiles | None
+    clock: HubClock
+    steps: Sequence[ClockStep]
 
 
 def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
@@ -48,51 +56,91 @@ def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
     spans: Sequence[Span],
     place: Place | None,
     message_size: int,
-    choria_region: str = "",
+    clock: HubClock,
     *,
     site_blocks: SiteBlocks,
 ) -> Generator[Chunk, None, None]:
     """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
 
-    ``message_size``: bytes of a message on the average. ``choria_region`` is that of plain Choria advisories on
-    subjects outside ``fleet.>``. ``site_blocks`` are the blocks that count; of others, where files can be staged,
-    advisories and watermarks are quarantined.
+    ``message_size``: bytes of a message on the average. The hub's ``clock`` is the one before them. ``site_blocks`` are
+    the blocks that count; of others, where files can be staged, advisories and watermarks are quarantined.
     """
     count = partial(slice_count, message_size=message_size, parallelism=spark.sparkContext.defaultParallelism)
     if place is None:
         for span in spans:
-            raw = load(spark, source, (span.first, span.last), count(span), choria_region)
-            yield Chunk(span, raw, None)
+            rows, read = _read_by_spark(spark, source, span, count(span), clock)
+            clock = read.clock
+            yield Chunk(span, rows.where("clock IS NULL"), None, clock, read.steps)
+            rows.unpersist()
         return
-    with _Ahead(spark, partial(stage_slice, source, choria_region), place, count, site_blocks) as ahead:
+    with _Ahead(spark, partial(stage_slice, source), place, count, (clock, site_blocks)) as ahead:
         for span, following in zip_longest(spans, spans[1:]):
-            staged = ahead.take(span)
+            staged, found = ahead.take(span)
             if following is not None:
                 ahead.begin(following)
+            decoded: DataFrame | None = None
             try:
                 with removed_on_failure(staged):
                     others = staged.others(spark)
-                yield Chunk(span, others, staged)
+                    decoded = None if others is None else decode(others).persist(StorageLevel.MEMORY_AND_DISK)
+                yield Chunk(span, decoded, staged, found.clock, found.steps)
             finally:
+                if decoded is not None:
+                    decoded.unpersist()
                 staged.remove_others()
 
 
+class _SliceRows(NamedTuple):
+    """A slice that Spark has read, both ends of its ``sequences`` included."""
+
+    sequences: tuple[int, int]
+    clock: ClockReport
+
+
+def _read_by_spark(
+    spark: SparkSession, source: StreamSlices, span: Span, count: int, before: HubClock
+) -> tuple[DataFrame, Settled[_SliceRows]]:
+    """Have Spark read and decode ``span``, and again after the right clocks where the hub's was set back."""
+    slices = cut(span.first, span.last, count)
+
+    def read(clocks: Sequence[HubClock]) -> DataFrame:
+        rows = load(spark, source, (span.first, span.last), clocks)
+        return decode(rows).persist(StorageLevel.MEMORY_AND_DISK)
+
+    def read_again(reading: _SliceRows, clock: HubClock) -> _SliceRows:
+        task = partial(clock_report, source, clock)
+        return reading._replace(clock=spark.sparkContext.parallelize([reading.sequences], 1).map(task).collect()[0])
+
+    decoded = read([before, *(HubClock() for _ in slices[1:])])
+    rows = decoded.where("clock IS NOT NULL").select("hub_sequence", "clock").collect()
+    reports = (ClockReport.parse(row.clock) for row in sorted(rows))
+    readings = list(map(_SliceRows, slices, reports))
+    found = settled(before, readings, read_again)
+    if found.readings != readings:
+        decoded.unpersist()
+        decoded = read([reading.clock.before for reading in found.readings])
+    return decoded, found
+
+
 class _Ahead:
-    """Reads one chunk at a time in a thread of its own. A context manager; what nobody took is removed at its end."""
+    """Reads one chunk at a time in a thread of its own. A context manager; what nobody took is removed at its end.
+
+    The hub's ``clock`` is the one before the first of them.
+    """
 
     def __init__(
         self,
         spark: SparkSession,
-        stage: Callable[[Place, frozenset[BlockId], tuple[int, int]], StagedSlice],
+        stage: Callable[..., StagedSlice],
         place: Place,
         count: Callable[[Span], int],
-        site_blocks: SiteBlocks,
+        before: tuple[HubClock, SiteBlocks],
     ) -> None:
         self._spark, self._stage, self._place, self._count = spark, stage, place, count
-        self._site_blocks = site_blocks
+        self._clock, self._site_blocks = before
         self._group = f"reading-{uuid4()}"
         self._thread = ThreadPoolExecutor(1, "reading")
-        self._reading: Future[StagedFiles] | None = None
+        self._reading: Future[tuple[StagedFiles, Settled[StagedSlice]]] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,42 +152,58 @@ class _Ahead:
                 with suppress(*GONE):
                     self._spark.sparkContext.cancelJobGroup(self._group)
                 if not self._reading.exception():
-                    staged = self._reading.result()
+                    staged, _ = self._reading.result()
                     staged.remove()
                     staged.remove_others()
         finally:
             self._thread.shutdown()
 
     def begin(self, span: Span) -> None:
-        """Begin to read ``span``."""
-        self._reading = self._thread.submit(self._read, span, self._place.for_next_reading())
+        """Begin to read ``span``, which follows what was taken."""
+        self._reading = self._thread.submit(self._read, span, self._place.for_next_reading(), self._clock)
 
-    def take(self, span: Span) -> StagedFiles:
+    def take(self, span: Span) -> tuple[StagedFiles, Settled[StagedSlice]]:
         """Give what was read of ``span``, which was begun unless it is the first."""
         if self._reading is None:
             self.begin(span)
         assert self._reading is not None
-        staged = self._reading.result()
-        self._reading = None
-        return staged
+        staged, found = self._reading.result()
+        self._reading, self._clock = None, found.clock
+        return staged, found
 
-    def _read(self, span: Span, place: Place) -> StagedFiles:
-        found = self._staged(span, place, frozenset())
-        named = sorted(each for one in found for each in one.blocks)
+    def _read(self, span: Span, place: Place, before: HubClock) -> tuple[StagedFiles, Settled[StagedSlice]]:
+        first, *others = cut(span.first, span.last, self._count(span))
+
+        def read_again(slice_: StagedSlice, clock: HubClock) -> StagedSlice:
+            for name in slice_.names:
+                remove(place.path(name))
+            (again,) = self._staged(span, place, [(slice_.sequences, clock)])
+            return again
+
+        read = self._staged(span, place, [(first, before), *((sequences, HubClock()) for sequences in others)])
+        found = settled(before, read, read_again)
+        named = sorted(each for one in found.readings for each in one.blocks)
         excess = {BlockId(*block_id) for _, *block_id in named if not self._site_blocks.admits(*block_id)}
         if excess:
             # Their records are quarantined as they came, and what was staged has no payloads any more.
             place.forget()
-            found = self._staged(span, place, frozenset(excess))
-        return StagedFiles(place, found)
+            slices = [(each.sequences, each.clock.before) for each in found.readings]
+            found = found._replace(readings=self._staged(span, place, slices, frozenset(excess)))
+        return StagedFiles(place, found.readings), found
 
-    def _staged(self, span: Span, place: Place, excess: frozenset[BlockId]) -> list[StagedSlice]:
+    def _staged(
+        self,
+        span: Span,
+        place: Place,
+        slices: Sequence[tuple[tuple[int, int], HubClock]],
+        excess: frozenset[BlockId] = frozenset(),
+    ) -> list[StagedSlice]:
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(self._group, f"reading {span}")
-        slices = cut(span.first, span.last, self._count(span))
         try:
-            return context.parallelize(slices, len(slices)).map(partial(self._stage, place, excess)).collect()
+            stage = partial(self._stage, place, excess)
+            return context.parallelize(slices, len(slices)).map(lambda each: stage(*each)).collect()
         except BaseException:
             # Nobody will ask for what some of the slices have staged.
             place.forget()

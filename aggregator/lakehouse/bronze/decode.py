@@ -37,6 +37,7 @@ def decode(raw: DataFrame) -> DataFrame:
         "site",
         "block",
         f.col("quarantine_reason").alias("reason"),
+        "clock",
         f.col("payload").cast("string").alias("text"),
     )
     return (

@@ -1,7 +1,8 @@
 """Make a stream a Spark data source: fixed ranges of sequences, read in parallel, the same again when read again.
 
 Options (Spark lower-cases their names): ``slices_of`` (``StreamSlices`` as JSON), ``first``, ``last`` (sequences, both
-included), ``slices`` (how many), ``choria_region`` (see ``advisories.py``).
+included), ``clocks`` (the hub's before each slice, as JSON). The last row of each slice has nothing but a sequence and
+``clock``, what its messages did to that.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +16,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from aggregator.archive.consumer import Messages
+from aggregator.archive.hub_clock import HubClock
 from aggregator.archive.judgement import QuarantineReason
+from aggregator.lakehouse.archive.hub_time import SliceClock
 from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze import advisories, records
@@ -27,7 +30,7 @@ from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEAD
 SCHEMA = (
     "hub_sequence BIGINT, subject STRING, archived_at TIMESTAMP, origin STRING, source STRING, reason STRING,"
     f" sender STRING, repaired STRING, payload BINARY, advisory {records.struct_of(ADVISORIES.columns)},"
-    f" {', '.join(f'{name} {type_}' for name, type_, _ in records.COLUMNS)}"
+    f" {', '.join(f'{name} {type_}' for name, type_, _ in records.COLUMNS)}, clock STRING"
 )
 _ADVISORY = pa.struct(list(advisories.SCHEMA))
 ARROW_SCHEMA = pa.schema(
@@ -39,6 +42,7 @@ ARROW_SCHEMA = pa.schema(
         ("payload", pa.binary()),
         ("advisory", _ADVISORY),
         *((name, type_) for name, _, type_ in records.COLUMNS),
+        ("clock", pa.string()),
     ]
 )
 _AS_WRITTEN = (ORIGIN_HEADER, SOURCE_HEADER, REASON_HEADER)
@@ -49,12 +53,13 @@ _FOREIGN = records.Subject(RecordType.ADVISORY, None, None, None)
 
 
 class Slice(InputPartition):
-    """One task's range of sequences, both ends included."""
+    """One task's range of sequences, both ends included, and the hub's clock before it."""
 
-    def __init__(self, first: int, last: int) -> None:
+    def __init__(self, first: int, last: int, before: HubClock) -> None:
         super().__init__((first, last))
         self.first = first
         self.last = last
+        self.before = before
 
 
 class JetStreamSource(DataSource):
@@ -84,31 +89,33 @@ class JetStreamReader(DataSourceReader):
     def __init__(self, options: Any) -> None:
         self._source = msgspec.json.decode(options["slices_of"], type=StreamSlices)
         self._first, self._last = int(options["first"]), int(options["last"])
-        self._slices = int(options["slices"])
-        self._choria_region = options["choria_region"]
+        self._clocks = msgspec.json.decode(options["clocks"], type=list[HubClock])
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range into slices of like length; nothing is read for it."""
-        return [Slice(first, last) for first, last in cut(self._first, self._last, self._slices)]
+        slices = cut(self._first, self._last, len(self._clocks))
+        return [Slice(*sequences, before) for sequences, before in zip(slices, self._clocks, strict=True)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one slice; raise ReadFailed where the servers do not answer or retention was faster."""
         assert isinstance(partition, Slice)
+        clock = SliceClock(partition.before, self._source.choria_region)
         for messages in self._source.read(partition.first, partition.last):
-            yield rows_of(messages, self._choria_region)
+            yield rows_of(clock.read(messages), self._source.choria_region)
+        row = {"hub_sequence": partition.first, "clock": str(clock.report)}
+        yield pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
 
 def load(
-    spark: SparkSession, source: StreamSlices, sequences: tuple[int, int], slices: int, choria_region: str
+    spark: SparkSession, source: StreamSlices, sequences: tuple[int, int], clocks: Sequence[HubClock]
 ) -> DataFrame:
-    """Read ``sequences``, both ends included."""
+    """Read ``sequences``, both ends included, in as many slices as ``clocks``: the hub's before each of them."""
     spark.dataSource.register(JetStreamSource)
     options = {
         "slices_of": msgspec.json.encode(source).decode(),
         "first": str(sequences[0]),
         "last": str(sequences[1]),
-        "slices": str(slices),
-        "choria_region": choria_region,
+        "clocks": msgspec.json.encode(clocks).decode(),
     }
     return spark.read.format(JetStreamSource.name()).options(**options).load()
 
@@ -162,7 +169,9 @@ def _rows(
         ],
     )
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ARROW_SCHEMA, strict=False)]
-    return pa.RecordBatch.from_arrays([*arrays, rows_of_advisories, *records.columns(judged)], schema=ARROW_SCHEMA)
+    no_clock = pa.nulls(len(rows_of_advisories), pa.string())
+    arrays += [rows_of_advisories, *records.columns(judged), no_clock]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
 
 
 def _judged(

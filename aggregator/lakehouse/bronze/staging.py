@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 from pandas.util import hash_array
 from pyarrow import parquet
 
+from aggregator.archive.hub_clock import HubClock
 from aggregator.archive.reach import LOOK_BACK
+from aggregator.lakehouse.archive.hub_time import ClockReport, SliceClock
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.advisories import decode
 from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
@@ -72,7 +74,9 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 class StagedSlice(msgspec.Struct, frozen=True):
-    """What a task has staged. ``fingerprints`` has 8 bytes for each row of its files: of its identity.
+    """What a task has staged of ``sequences``, both ends included, and what these did to the hub's clock (``clock``).
+
+    ``fingerprints`` has 8 bytes for each row of its files: of its identity.
 
     ``last_archived`` is the hub's time (microseconds) of the last of those rows, and of others that the table has
     already; 0 where there were none. ``others`` names the file of all other messages, "" for none.
@@ -80,6 +84,8 @@ class StagedSlice(msgspec.Struct, frozen=True):
     watermarks, in the order of their first ones, with the sequences of these.
     """
 
+    sequences: tuple[int, int]
+    clock: ClockReport
     files: Sequence[StagedFile] = ()
     fingerprints: bytes = b""
     last_archived: int = 0
@@ -87,6 +93,11 @@ class StagedSlice(msgspec.Struct, frozen=True):
     ahead_count: int = 0
     backdated_count: int = 0
     blocks: Sequence[tuple[int, str, str, str]] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all its files."""
+        return [*(file.name for file in self.files), *([self.others] if self.others else [])]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -136,16 +147,18 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def stage_slice(
-    source: StreamSlices, choria_region: str, place: Place, excess: Collection[BlockId], sequences: tuple[int, int]
+    source: StreamSlices, place: Place, excess: Collection[BlockId], sequences: tuple[int, int], before: HubClock
 ) -> StagedSlice:
-    """Read ``sequences``, both ends included, and stage what they hold; raise ReadFailed.
+    """Read ``sequences``, both ends included, after the hub's clock ``before``, and stage them; raise ReadFailed.
 
     Records of the blocks in ``excess`` are quarantined.
     """
     schema, batches, blocks = place.arrow_schema(), list[pa.RecordBatch](), dict[BlockId, int]()
+    clock = SliceClock(before, source.choria_region)
     with _OthersFile(place) as others:
-        for messages in source.read(*sequences):
-            decoded = decode(messages, schema, choria_region, excess)
+        for stamped in source.read(*sequences):
+            messages = clock.read(stamped)
+            decoded = decode(messages, schema, source.choria_region, excess)
             batches.append(decoded.rows)
             rows_left = rows_of_others(messages, decoded, excess)
             if rows_left is not None:
@@ -154,12 +167,13 @@ def stage_slice(
                 blocks.setdefault(BlockId(*block_id), first)
     named = sorted((first, each.region, each.site, each.block) for each, first in blocks.items())
     if not any(batch.num_rows for batch in batches):
-        return StagedSlice(others=others.name, blocks=named)
+        return StagedSlice(sequences, clock.report, others=others.name, blocks=named)
     rows = pa.Table.from_batches(batches)
     last_archived = pc.max(rows["archived_at"]).cast(pa.int64()).as_py()
     new = rows.filter(pc.greater(rows["hub_sequence"], place.after)) if place.after else rows
     prints = fingerprints(new["event_id"]).tobytes()
-    return StagedSlice(_stage(new, place), prints, last_archived, others.name, *_astray(new), named)
+    staged = _stage(new, place), prints, last_archived, others.name
+    return StagedSlice(sequences, clock.report, *staged, *_astray(new), named)
 
 
 def _blocks_of_watermarks(others: pa.RecordBatch | None) -> Iterator[tuple[int, str, str, str]]:

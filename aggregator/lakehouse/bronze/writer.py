@@ -15,15 +15,15 @@ from datetime import date
 from typing import NamedTuple
 
 import msgspec
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
 from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.bronze.chunks import Chunk
-from aggregator.lakehouse.bronze.decode import decode, quarantined, registrations, rows_of
+from aggregator.lakehouse.bronze.decode import quarantined, registrations, rows_of
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import FEW_DAYS
+from aggregator.lakehouse.derive.coverage import clock_steps
 from aggregator.lakehouse.derive.coverage.folded_watermarks import days_folded, folded_arrivals
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
@@ -80,28 +80,24 @@ def take(
     ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
     of the messages, and the position committed. Raise MiscountError.
     """
-    decoded = None if chunk.raw is None else decode(chunk.raw).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        done = {table.name: positions[table.name].sequence for table in BRONZE}
-        found = {} if decoded is None else _read(decoded, done, chunk.staged)
-        archived = [row.last_archived for row in found.values()]
-        known_through = max([*archived, chunk.staged.last_archived if chunk.staged else 0, range_end.known_through])
-        position = msgspec.structs.replace(range_end, known_through=known_through)
-        astray = [(row.ahead_count, row.backdated_count) for row in found.values()]
-        astray += [(each.ahead_count, each.backdated_count) for each in (chunk.staged.slices if chunk.staged else ())]
-        total = Counts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
-        for table in BRONZE:
-            if done[table.name] < position.sequence:
-                new = Arrivals()
-                if table is ADVISORIES and chunk.staged:
-                    new = Arrivals(None, chunk.staged.row_count, chunk.staged.days, chunk.staged)
-                elif decoded is not None and table.name in found:
-                    rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
-                    new = Arrivals(rows, found[table.name].new_count, found[table.name].days)
-                total += _take_table(spark, new, table, position)
-    finally:
-        if decoded is not None:
-            decoded.unpersist()
+    decoded = chunk.decoded
+    done = {table.name: positions[table.name].sequence for table in BRONZE}
+    found = {} if decoded is None else _read(decoded, done, chunk.staged)
+    archived = [row.last_archived for row in found.values()]
+    known_through = max([*archived, chunk.staged.last_archived if chunk.staged else 0, range_end.known_through])
+    position = msgspec.structs.replace(range_end, known_through=known_through, hub_time=chunk.clock.time)
+    astray = [(row.ahead_count, row.backdated_count) for row in found.values()]
+    astray += [(each.ahead_count, each.backdated_count) for each in (chunk.staged.slices if chunk.staged else ())]
+    total = Counts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
+    for table in BRONZE:
+        if done[table.name] < position.sequence:
+            new = Arrivals()
+            if table is ADVISORIES and chunk.staged:
+                new = Arrivals(None, chunk.staged.row_count, chunk.staged.days, chunk.staged)
+            elif decoded is not None and table.name in found:
+                rows = _rows(decoded, table, position.created_at).where(f.col("hub_sequence") > done[table.name])
+                new = Arrivals(rows, found[table.name].new_count, found[table.name].days)
+            total += _take_table(spark, new, table, position)
     return total, position
 
 
@@ -202,7 +198,7 @@ def _write(
     else:
         duplicates = duplicate_arrivals(rows, present, table)
         if folded_days:
-            again = folded_arrivals(rows, spark.table(table.identifier), folded_days)
+            again = folded_arrivals(rows, spark.table(table.identifier), folded_days, clock_steps.read(spark, position))
             duplicates = duplicates.unionAll(again).distinct()
         duplicates = duplicates.persist()
         duplicate_count = duplicates.count()

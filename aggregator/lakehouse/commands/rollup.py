@@ -62,7 +62,7 @@ def rollup(
         result = job.roll_up(settings, request, stop.telling(tell), stop.check)
     position = result.position
     echo(_counted(result), prose=True)
-    for line in (*result.astray, *result.contested):
+    for line in (*result.hub_clock, *result.astray, *result.contested):
         echo(line, prose=True)
     echo(f"tables stand at {position.stream} {position.sequence:,}, known through {_known(result)}", prose=True)
     if result.upkeep is not None:
@@ -88,7 +88,7 @@ def maintain(settings: AggregatorSettings) -> None:
 
 def _tell(result: "RollupResult") -> None:
     echo(_in_one_line(result), prose=True)
-    for line in (*result.astray, *result.contested):
+    for line in (*result.hub_clock, *result.astray, *result.contested):
         echo(f"muster-aggregator: {line}", err=True)
 
 

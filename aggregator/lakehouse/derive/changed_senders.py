@@ -25,7 +25,6 @@ from aggregator.lakehouse.derive.intervals.episodes import (
     UNKNOWN,
     last_words,
     place,
-    resting_place,
     sender_intervals,
     with_whole_days,
     words,
@@ -80,10 +79,11 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
     turn = (
         f.when(f.col("is_ahead") | (f.col("basis") == AHEAD), Turn.RECOMPUTE)
         .when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN))
-        .when((f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first")), Turn.CONTINUED)
+        # Of two at one instant, what they claim decides, which an interval does not keep.
+        .when((f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first.occurred_at")), Turn.CONTINUED)
     )
     return first.join(
-        going_on.select(*SENDER, "state", "basis", resting_place().alias("rests_on")), [*SENDER], "left"
+        going_on.select(*SENDER, "state", "basis", f.col("advisory_at").alias("rests_on")), [*SENDER], "left"
     ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.RECOMPUTE)).alias("turn"))
 
 

@@ -18,18 +18,20 @@ from aggregator.lakehouse.derive.availability.imported_availability import (
 )
 from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
-from aggregator.lakehouse.derive.coverage import contests, known_time, losses, watermark_coverage
+from aggregator.lakehouse.derive.coverage import clock_steps, contests, known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import (
     believed_advisories,
     believed_watermarks,
     in_site_order_where_ahead,
 )
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
+from aggregator.lakehouse.derive.coverage.known_time import Unknown
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance, begin_with, declared
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.spark.effort import computed_once, fit_sender_days, fit_windows, joined_as, looked_at_again
+from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.imports import (
     DERIVED_FROM_IMPORTS,
     IMPORT_AVAILABILITY,
@@ -85,7 +87,10 @@ class Derivation:
         self._known_through = position.known_through or (imported.known_through if imported is not None else 0)
         through = f.col("hub_sequence") <= position.sequence
         advisories, watermarks = (spark.table(table.identifier).where(through) for table in (ADVISORIES, WATERMARKS))
-        self._records = Records(believed_advisories(advisories), believed_watermarks(watermarks))
+        self._steps = clock_steps.read(spark, position)
+        self._records = Records(
+            believed_advisories(advisories, self._steps), believed_watermarks(watermarks, self._steps)
+        )
 
     def run(self, checkpoint: Checkpoint | None) -> None:
         """Compute what has changed since ``checkpoint``, where all tables stand, or everything where there is none.
@@ -116,7 +121,7 @@ class Derivation:
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)
         )
-        seen = known_time.site_coverage(spans, losses.spans(self._spark, self._position), known_through)
+        seen = known_time.site_coverage(spans, self._unknown(), known_through)
         if self._imported is not None:
             imports = self._read(IMPORTS)
             interval_rows = interval_rows.unionByName(imported_intervals(imports, known_through))
@@ -136,9 +141,9 @@ class Derivation:
         before = Before(
             checkpoint.position.sequence, known_before, *map(stood, (SENDER_INTERVALS, SITE_COVERAGE, CONTINUATIONS))
         )
-        update = IncrementalUpdate(
-            self._records, before, losses.spans(self._spark, self._position), self._known_through
-        )
+        ended_since = (step for step in self._steps if step.resumed_sequence > checkpoint.position.sequence)
+        unknown_from = min((step.stepped_at for step in ended_since), default=known_before)
+        update = IncrementalUpdate(self._records, before, self._unknown(), unknown_from, self._known_through)
         self._write(update.continuations(), CONTINUATIONS)
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
@@ -156,6 +161,12 @@ class Derivation:
         begins = begin_with(begins, declared(self._spark, checkpoint.position.sequence), windows)
         fit_sender_days(self._spark, (self._known_through - min(begins.values())) // DAY_US)
         self._windows(begins, windows)
+
+    def _unknown(self) -> list[Unknown]:
+        """Return the time that is unknown for all blocks."""
+        lost = (Unknown(*span, Cause.LOST) for span in losses.spans(self._spark, self._position))
+        ended = (step for step in self._steps if step.resumed_at)
+        return [*lost, *(Unknown(step.stepped_at, step.resumed_at, Cause.HUB_CLOCK) for step in ended)]
 
     def _declared(self) -> Collection[Declared]:
         return declared(self._spark, self._position.sequence)

@@ -15,6 +15,7 @@ from aggregator.lakehouse.derive import changed_senders
 from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
 from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
+from aggregator.lakehouse.derive.coverage.known_time import Unknown
 from aggregator.lakehouse.derive.coverage.watermark_coverage import LIFE
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, SENDER, site_bucket
 from aggregator.lakehouse.spark.effort import computed_once, fit_history
@@ -96,10 +97,16 @@ def news(before: DataFrame, after: DataFrame) -> DataFrame:
 
 
 class IncrementalUpdate:
-    """One step, from ``before`` to all of ``records``, with time known through ``known_through`` (microseconds)."""
+    """One step, from ``before`` to all of ``records``, with time known through ``known_through`` (microseconds).
 
-    def __init__(self, records: Records, before: Before, losses: Sequence[tuple[int, int]], known_through: int) -> None:
-        self._all, self._before, self._losses, self._known_through = records, before, losses, known_through
+    ``unknown`` is so for all blocks; what of it was not so ``before`` begins at ``unknown_from`` or later.
+    """
+
+    def __init__(
+        self, records: Records, before: Before, unknown: Sequence[Unknown], unknown_from: int, known_through: int
+    ) -> None:
+        self._all, self._before, self._unknown, self._known_through = records, before, unknown, known_through
+        self._begins_by = min(before.known_through, unknown_from)
         is_new = f.col("hub_sequence") > before.sequence
         advisories, watermarks = (rows.where(is_new) for rows in records)
         self._new = Records(advisories, folded(watermarks, known_through).persist())
@@ -149,16 +156,16 @@ class IncrementalUpdate:
         if self._survey.disordered_blocks:
             of, spans = f.broadcast(self._disordered), computed_once(spans)
             whole = spans.join(of, [*BLOCK], "left_semi")
-            recomputed = computed_once(known_time.site_coverage(whole, self._losses, self._known_through))
+            recomputed = computed_once(known_time.site_coverage(whole, self._unknown, self._known_through))
             replaced = said.join(of, [*BLOCK], "left_semi")
             moved = recomputed.exceptAll(replaced).unionByName(replaced.exceptAll(recomputed))
             spans, said, began = (rows.join(of, [*BLOCK], "left_anti") for rows in (spans, said, began))
             began = began.unionByName(moved.select(*BLOCK, f.unix_micros("ended_at").alias("at")))
-        begins = _midnights(began, self._before.known_through)
+        begins = _midnights(began, self._begins_by)
         reaches = selected(days_since(begins), SITE_COVERAGE)
         # What is said again of the time before stands in the rows that stay.
         spans = known_time.said_before(said.where(reaches)).unionByName(known_time.since(spans, begins))
-        rows = known_time.site_coverage(spans, self._losses, self._known_through)
+        rows = known_time.site_coverage(spans, self._unknown, self._known_through)
         rows = rows.unionByName(told.where(reaches & is_imported))
         return ChangedCoverage(rows if recomputed is None else rows.unionByName(recomputed.where(reaches)), begins)
 

@@ -1,19 +1,21 @@
 """Say, in one line for each block, that it claims times which nothing supports, how they count, and what to do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from aggregator.archive.hub_clock import ClockStep
 from aggregator.lakehouse.derive.coverage.believed_times import believed_advisories, believed_watermarks
+from aggregator.lakehouse.derive.coverage.clock_steps import is_under
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.schemas import ADVISORIES, WATERMARKS
 
 MOST_LINES = 20
 
 
-def lines(spark: SparkSession, after: int) -> list[str]:
-    """Give the lines of what the hub stored behind the sequence ``after``."""
+def lines(spark: SparkSession, after: int, steps: Sequence[ClockStep]) -> list[str]:
+    """Give the lines of what the hub stored behind the sequence ``after``, but not while its clock was behind."""
 
     def astray(claimed: DataFrame, believed: Callable[[DataFrame], DataFrame], at: str, since: str) -> DataFrame:
         said = claimed.select("*", f.struct(at, since).alias("said"))
@@ -25,7 +27,8 @@ def lines(spark: SparkSession, after: int) -> list[str]:
         return counts.where("ahead OR backdated")
 
     advisories, watermarks = (
-        spark.table(table.identifier).where(f.col("hub_sequence") > after) for table in (ADVISORIES, WATERMARKS)
+        spark.table(table.identifier).where((f.col("hub_sequence") > after) & ~is_under(steps))
+        for table in (ADVISORIES, WATERMARKS)
     )
     rows = (
         astray(advisories, believed_advisories, "occurred_at", "last_seen_at")

@@ -12,6 +12,7 @@ CAUSES: Final = {
     "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
     "advisories_missing": "reports of the site's agent are still missing at the hub",
     "contested": "two agents that know nothing of each other spoke for a site at once",
+    "hub_clock": "the hub's clock was set back",
     "put_back": "an older copy of an agent's store was put back, and its reports contradict each other",
     "unwatched": "the imported history says that its source did not watch then",
     "import_gap": "the imported history does not say what they were",

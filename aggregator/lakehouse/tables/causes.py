@@ -11,6 +11,7 @@ class Cause(StrEnum):
 
     MAINTENANCE = "maintenance"
     LOST = "lost"
+    HUB_CLOCK = "hub_clock"
     CONTESTED = "contested"
     OBSERVED = "observed"
     ASSUMED = "assumed"

@@ -54,7 +54,8 @@ hidden AS (
   SELECT d.region, d.site, d.block, d.sender_id, d.started_at,
     {micros}(greatest(d.started_at, c.started_at)) AS from_us,
     {micros}(least(d.ended_at, k.known_through, c.ended_at)) AS to_us,
-    CASE WHEN c.cause NOT IN ('advisories_missing', 'contested', 'put_back') THEN d.noticed_us END AS blind_before_us
+    CASE WHEN c.cause NOT IN ('advisories_missing', 'contested', 'hub_clock', 'put_back') THEN d.noticed_us END
+      AS blind_before_us
   FROM downs d
   CROSS JOIN known k
   JOIN {prefix}site_coverage c

@@ -12,6 +12,7 @@ from aggregator.lakehouse.tables.views import ANALYSIS_VIEWS
 
 __all__ = [
     "BRONZE",
+    "CLOCK_STEPS",
     "CONTINUATIONS",
     "DERIVED",
     "LOSSES",
@@ -38,7 +39,7 @@ _BLOCK = (
 )
 _ARCHIVED = (
     Column("hub_sequence", "BIGINT", "sequence in the hub's archive: a position, never an identity"),
-    Column("archived_at", "TIMESTAMP", "when the hub's archive stored the record, by the hub's clock"),
+    Column("archived_at", "TIMESTAMP", "when the hub's archive stored the record: never before those before it"),
 )
 _BUCKET = Column("site_bucket", "INT", f"site_bucket(site), 0 to {SITE_BUCKETS - 1}: partitions are ranges of it")
 
@@ -209,7 +210,7 @@ SITE_COVERAGE = Table(
             " says that it watched, and none has an interval;"
             " advisories_missing: the agent had issued advisories that have not reached the hub; contested: two agents"
             " that are no pair spoke for the block at once; put_back: an older copy of the agent's store was put back;"
-            " lost: given up",
+            " hub_clock: the hub's clock was set back (clock_steps); lost: given up",
         ),
         _BUCKET,
     ),
@@ -346,6 +347,21 @@ LOSSES = Table(
     identity=("stream", "stream_created_at", "first_sequence"),
 )
 
+CLOCK_STEPS = Table(
+    "clock_steps",
+    "Steps back of the hub's clock by a second or more: the hub's time stood still until the clock had made up for it.",
+    (
+        Column("stream", "STRING", "the hub's stream"),
+        Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
+        Column("first_sequence", "BIGINT", "the first message that was stamped earlier than one before it"),
+        Column("stepped_at", "TIMESTAMP", "the largest stamp before it: the time from here is unknown"),
+        Column("fell_to", "TIMESTAMP", "the smallest stamp after it, as far as it was read"),
+        Column("resumed_sequence", "BIGINT", "the first message that was stamped no earlier again; null: none yet"),
+        Column("resumed_at", "TIMESTAMP", "its stamp: the time is unknown to here; null: none yet"),
+    ),
+    identity=("stream", "stream_created_at", "first_sequence"),
+)
+
 POSITIONS = Table(
     "positions",
     "Through which message of the hub's archive each table is complete, as of the last whole run.",
@@ -355,6 +371,12 @@ POSITIONS = Table(
         Column("stream_created_at", "TIMESTAMP", "its creation: which past its sequences count in"),
         Column("sequence", "BIGINT", "last sequence that the table stands for"),
         Column("known_through", "TIMESTAMP", "the hub's time of the last message read: known time ends here"),
+        Column(
+            "hub_time",
+            "TIMESTAMP",
+            "the hub's time of the last message about the fleet: the largest stamp of those read; null: an older"
+            " release stands there",
+        ),
         Column("snapshot_id", "BIGINT", "the table's Iceberg snapshot: those of one run belong together"),
     ),
     identity=("table_name",),
@@ -416,7 +438,7 @@ DERIVED = (
     SENDER_MAINTENANCE_DAYS,
     CONTINUATIONS,
 )
-TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, POSITIONS)
+TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, CLOCK_STEPS, POSITIONS)
 
 SENDER_AVAILABILITY_DAILY = Table(
     "sender_availability_daily",

@@ -167,7 +167,10 @@ def last_whole_run(spark: SparkSession) -> WholeRun:
         return WholeRun()
     rows = iceberg.rows(loaded, POSITIONS.column_names)
     return WholeRun(
-        {name: HubPosition(*position) for name, *position, _ in rows},
+        {
+            name: HubPosition(stream, created_at, sequence, known_through, hub_time or 0)
+            for name, stream, created_at, sequence, known_through, hub_time, _ in rows
+        },
         {name: snapshot_id for name, *_, snapshot_id in rows},
         _summary(snapshot).get(_RECIPE, ""),
         int(snapshot.snapshotId()),
@@ -220,7 +223,7 @@ def record(
         upkeep = msgspec.structs.replace(last, runs_since=last.runs_since + 1)
     rows = ", ".join(
         f"('{name}', {quoted(each.stream)}, timestamp_micros({each.created_at}), {each.sequence}L,"
-        f" timestamp_micros({each.known_through}), {at[name]}L)"
+        f" timestamp_micros({each.known_through}), timestamp_micros({each.hub_time}), {at[name]}L)"
         for name, each in sorted(reached.items())
     )
     values = spark.sql(f"SELECT * FROM VALUES {rows} AS ({', '.join(POSITIONS.column_names)})")  # noqa: S608 - our own
@@ -281,7 +284,9 @@ def _snapshot_position(loaded: Any) -> HubPosition | None:
         summary = _summary(snapshot)
         if _PREFIX + "sequence" in summary:
             return msgspec.convert(
-                {name: summary[_PREFIX + name] for name in HubPosition.__struct_fields__}, HubPosition, strict=False
+                {name: summary.get(_PREFIX + name, 0) for name in HubPosition.__struct_fields__},
+                HubPosition,
+                strict=False,
             )
         parent = snapshot.parentId()
         snapshot = None if parent is None else loaded.snapshot(parent)

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from aggregator.archive.hub_clock import HubClock
 from aggregator.archive.judgement import SiteBlocks
 from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse import rollup as job
@@ -188,12 +189,9 @@ def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Pa
         hub.request("STREAM.DELETE.REPORT")
         source = StreamSlices.of(hub.connection, "ARCHIVE")
         for place in (None, Place.of(f"file://{tmp_path}/advisories", pa.schema([]), 0)):
+            chunks = read_chunks(spark, source, [Span(1, 3)], place, 100, HubClock(), site_blocks=SiteBlocks())
             with pytest.raises((PySparkException, Py4JError)) as failed:
-                [
-                    chunk.raw.collect()
-                    for chunk in read_chunks(spark, source, [Span(1, 3)], place, 100, site_blocks=SiteBlocks())
-                    if chunk.raw
-                ]
+                [each.decoded for each in chunks]
             said = "stream ARCHIVE: retention removed 1 to 2 before they were read; run again to be told what to do"
             assert explained(failed.value) == said
         assert not list(tmp_path.glob("advisories/**/*.parquet"))

@@ -18,6 +18,7 @@ from aggregator.archive import direct_gets
 from aggregator.archive import reader as stream_reader
 from aggregator.archive.consumer import StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
+from aggregator.archive.hub_clock import HubClock
 from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.config import Reading
 from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
@@ -94,7 +95,7 @@ def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(
     )
     place = Place.of(f"file://{tmp_path}/advisories", schema, after=1)
     assert place is not None
-    staged = stage_slice(source_of(hub), "", place, (), (1, 7))
+    staged = stage_slice(source_of(hub), place, (), (1, 7), HubClock())
     others = parquet.read_table(place.path(staged.others)).to_pylist()
     assert [(row["hub_sequence"], row["payload"]) for row in others] == [(6, b"?"), (7, b"?")]
     files = staged.files
@@ -118,7 +119,7 @@ def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(
     assert [column.has_dictionary_page for column in columns] == [True, False] * 2
     # Of many days, each of which has little, by month.
     hub.publish(dub1.new(f"n{number}", MIDNIGHT + (number - 8) * DAY) for number in range(6, 12))
-    by_month = stage_slice(source_of(hub), "", place, (), (8, 13)).files
+    by_month = stage_slice(source_of(hub), place, (), (8, 13), HubClock()).files
     assert [(file.partition, file.days[-1], file.row_count) for file in by_month] == [
         ("2026-01", date(2026, 1, 31), 2), ("2026-02", date(2026, 2, 4), 4),
     ]  # fmt: skip

@@ -19,6 +19,7 @@ from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredM
 from aggregator.lakehouse.derive.incremental import said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.spark import effort
+from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from shared.instants import DAY, HOUR, MINUTE, SECOND
@@ -80,7 +81,8 @@ class Derived:
         self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).localCheckpoint()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
-        covered = planned.cut_coverage(known_time.site_coverage(said, losses, through)).localCheckpoint()
+        lost = [known_time.Unknown(*loss, Cause.LOST) for loss in losses]
+        covered = planned.cut_coverage(known_time.site_coverage(said, lost, through)).localCheckpoint()
         by_day = known_time.coverage_windows(covered, DAY, begins, through).localCheckpoint()
         known = known_time.KnownDays.of(by_day)
         lives = window_accounts.spans_since(self.intervals, begins, through)

@@ -105,7 +105,7 @@ class Runs:
         """Go on from what a run before ``run`` has ``found``."""
         lives = self._spark.createDataFrame([], INTERVAL_TYPES)
         before = Before(run, self._known[run - 1], lives, found.coverage, found.continuations)
-        renewal = IncrementalUpdate(self._through(run), before, [], self._known[run])
+        renewal = IncrementalUpdate(self._through(run), before, [], self._known[run - 1], self._known[run])
         after = renewal.continuations().localCheckpoint()
         changed = renewal.coverage(after, contests.found_in(after))
         kept = found.coverage.where(~layout.selected(layout.days_since(changed.begins), SITE_COVERAGE))

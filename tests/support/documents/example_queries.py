@@ -84,6 +84,8 @@ WHERE grouping = 'site' ORDER BY site""",
 SELECT file, line, reason, detail FROM import_quarantine ORDER BY file, line LIMIT 20""",
     "losses": """
 SELECT stream, first_sequence, last_sequence, lost_from, lost_to FROM losses ORDER BY lost_from""",
+    "clock_steps": """
+SELECT stepped_at, fell_to, resumed_at FROM clock_steps ORDER BY stepped_at""",
     "positions": """
 SELECT table_name, stream, sequence, known_through FROM positions ORDER BY table_name""",
     "continuations": """

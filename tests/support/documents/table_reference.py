@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.tables.schemas import (
     BRONZE,
+    CLOCK_STEPS,
     CONTINUATIONS,
     DERIVED,
     LOSSES,
@@ -38,7 +39,7 @@ _PARTS = (
     (
         "Bookkeeping",
         "What was given up, how far each table goes, and where the next rollup goes on.",
-        (LOSSES, POSITIONS, CONTINUATIONS),
+        (LOSSES, CLOCK_STEPS, POSITIONS, CONTINUATIONS),
     ),
 )
 

@@ -10,43 +10,57 @@ ordinals within).
 Nobody looks back further than ``LOOK_BACK`` from the instant of a record, and none of a stream's later records looks
 back behind the creation of that stream: a last sighting, or a time observed since, that lies before counts from there.
 The tables of records keep what was said.
+
+While the hub's clock was behind (``clock_steps.py``), its time of a record proves nothing against what the record
+claims. Nothing is ahead then and no other instant moves; what has one instant by the hub's time keeps the order of what
+it claims.
 """
+
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from aggregator.archive.hub_clock import ClockStep
 from aggregator.archive.reach import LEAD, SKEW, believed_earlier
+from aggregator.lakehouse.derive.coverage.clock_steps import is_under
 from aggregator.lakehouse.derive.intervals.episodes import SENDER
 from aggregator.lakehouse.spark.effort import computed_once
 from shared.identifiers import AdvisoryKind
 
 
-def believed_advisories(advisories: DataFrame) -> DataFrame:
+def believed_advisories(advisories: DataFrame, steps: Sequence[ClockStep] = ()) -> DataFrame:
     """Return rows of ``advisories`` with believed instants; ``claimed_at`` keeps the claimed one.
+
+    ``steps`` are those of the hub's clock.
 
     Rows that ``is_ahead`` marks get their place by ``in_site_order``; until then ``ahead_place`` is 0.
     """
     claimed, stored = f.col("occurred_at"), f.col("archived_at")
     occurred = f.least(claimed, stored)
-    unheard_until = f.unix_micros("unheard_until") - _lead(claimed, occurred)
+    lead, under = _lead(claimed, occurred, steps), is_under(steps)
+    is_beyond = f.unix_micros(claimed) > f.unix_micros(stored) + SKEW
     return advisories.withColumns(
         {
             "claimed_at": claimed,
-            "is_ahead": f.coalesce(f.unix_micros(claimed) > f.unix_micros(stored) + SKEW, f.lit(False)),
+            "is_ahead": f.coalesce(is_beyond, f.lit(False)) & ~under,
             "occurred_at": occurred,
-            "last_seen_at": _earlier(claimed, occurred, f.col("last_seen_at")),
-            "unheard_until": f.timestamp_micros(unheard_until),
+            "last_seen_at": _earlier(claimed, occurred, f.col("last_seen_at"), lead),
+            "unheard_until": f.timestamp_micros(f.unix_micros("unheard_until") - lead),
             "ahead_place": f.lit(0),
         }
     )
 
 
-def believed_watermarks(watermarks: DataFrame) -> DataFrame:
-    """Return rows of ``watermarks`` with believed instants."""
+def believed_watermarks(watermarks: DataFrame, steps: Sequence[ClockStep] = ()) -> DataFrame:
+    """Return rows of ``watermarks`` with believed instants; ``claimed_through`` keeps the claimed one.
+
+    ``steps`` are those of the hub's clock.
+    """
     claimed = f.col("observed_through")
     through = f.least(claimed, "archived_at")
-    since = _earlier(claimed, through, f.col("observed_since"))
-    return watermarks.withColumns({"observed_through": through, "observed_since": since})
+    since = _earlier(claimed, through, f.col("observed_since"), _lead(claimed, through, steps))
+    return watermarks.withColumns({"observed_through": through, "observed_since": since, "claimed_through": claimed})
 
 
 def in_site_order(advisories: DataFrame) -> DataFrame:
@@ -85,9 +99,9 @@ def in_site_order_where_ahead(advisories: DataFrame) -> DataFrame:
     return others.unionByName(in_site_order(own).select(*others.columns))
 
 
-def _earlier(claimed: Column, believed: Column, earlier: Column) -> Column:
+def _earlier(claimed: Column, believed: Column, earlier: Column, lead: Column) -> Column:
     """Return the believed instant of ``earlier`` in records that claim ``claimed``, believed to be ``believed``."""
-    believed_at, lead = f.unix_micros(believed), _lead(claimed, believed)
+    believed_at = f.unix_micros(believed)
     # To split the text instead, Spark compiles a pattern for each row.
     created_at = f.substring_index("incarnation", "-", 1).try_cast("bigint")
     known_creation = f.when(created_at <= f.unix_micros(claimed), created_at)
@@ -95,6 +109,6 @@ def _earlier(claimed: Column, believed: Column, earlier: Column) -> Column:
     return f.timestamp_micros(believed_earlier(f.unix_micros(earlier), *bounds, f.least, f.greatest))
 
 
-def _lead(claimed: Column, believed: Column) -> Column:
+def _lead(claimed: Column, believed: Column, steps: Sequence[ClockStep]) -> Column:
     lead = f.unix_micros(claimed) - f.unix_micros(believed)
-    return f.when(lead <= LEAD, lead).otherwise(0)
+    return f.when((lead <= LEAD) & ~is_under(steps), lead).otherwise(0)

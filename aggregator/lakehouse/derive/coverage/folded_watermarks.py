@@ -14,6 +14,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
+from aggregator.archive.hub_clock import ClockStep
+from aggregator.lakehouse.derive.coverage import clock_steps
 from aggregator.lakehouse.derive.coverage.believed_times import believed_watermarks
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.position import HubPosition
@@ -46,14 +48,16 @@ def days_folded(spark: SparkSession, days: Collection[date]) -> list[date]:
     return [day for day in days if (day - _EPOCH).days < folded_through]
 
 
-def folded_arrivals(rows: DataFrame, present: DataFrame, days: Collection[date]) -> DataFrame:
+def folded_arrivals(
+    rows: DataFrame, present: DataFrame, days: Collection[date], steps: Sequence[ClockStep]
+) -> DataFrame:
     """Give as ``arrival`` the ``hub_sequence`` of each of ``rows`` that lies where the table has folded others.
 
     ``present`` has the table's rows, ``days`` are folded: what lies there between two that say the same was there once,
     or says nothing more.
     """
     sides = [
-        believed_watermarks(side).select(
+        believed_watermarks(side, steps).select(
             *BLOCK,
             "observed_through",
             f.to_date("observed_through").alias("day"),
@@ -91,7 +95,7 @@ def fold(spark: SparkSession, midnight: int, position: HubPosition) -> int:
     late = [span for span in spans if span.last < end and (span.file_count > 1 or span.last >= folded_through)]
     for days in _in_parts(late):
         seen = commits.snapshots(spark, (WATERMARKS,))[WATERMARKS.name]
-        kept = _kept(commits.read_at(spark, WATERMARKS, seen), days)
+        kept = _kept(commits.read_at(spark, WATERMARKS, seen), days, clock_steps.read(spark, position))
         commits.replace(kept, WATERMARKS, within(days, "observed_through"), position, seen=seen)
         folded_through = max(folded_through, (days[-1] - _EPOCH).days + 1)
         iceberg.load(WATERMARKS).updateProperties().set(_FOLDED, str(folded_through)).commit()
@@ -131,14 +135,14 @@ def _in_parts(spans: Sequence[_Span]) -> Iterator[list[date]]:
             days = []
 
 
-def _kept(rows: DataFrame, days: Sequence[date]) -> DataFrame:
+def _kept(rows: DataFrame, days: Sequence[date], steps: Sequence[ClockStep]) -> DataFrame:
     """Give the rows of ``days`` that stay."""
     said = _said_on(rows, days).select(
         "*", f.struct(*WATERMARKS.column_names).alias("said"), _is_ahead().alias("is_ahead")
     )
     between = _is_between((*_SAID, *_SPOKEN_BY)) & ~f.col("is_ahead")
     return (
-        believed_watermarks(said)
+        believed_watermarks(said, steps)
         .withColumn("is_between", between)
         .where("NOT is_between")
         .select("said.*")

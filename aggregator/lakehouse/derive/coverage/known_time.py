@@ -2,8 +2,9 @@
 
 Rules. Where spans overlap, the cause that ranks first holds. Watermarks vouch as ``watermark_coverage.py`` says, but
 for time in which two agents spoke at once (``contests.py``). Plain Choria advisories have no watermarks: between the
-first and the last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all. Known time
-ends at ``known_through``: a watermark of a clock ahead of ours vouches up to there.
+first and the last of a block, coverage is assumed. What a reader had to give up as lost is unknown for all, and so is
+the time around a step back of the hub's clock. Known time ends at ``known_through``: a watermark of a clock ahead of
+ours vouches up to there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,10 @@ from aggregator.lakehouse.derive.intervals.episodes import BLOCK, site_bucket
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.warehouse.windows import DAY_US, begin_of_bucket, floor_to, window_length
 
-_LAYERS = (Cause.LOST, Cause.CONTESTED, Cause.OBSERVED, Cause.ASSUMED, Cause.PUT_BACK, Cause.ADVISORIES_MISSING)
+_LAYERS = (
+    Cause.LOST, Cause.HUB_CLOCK, Cause.CONTESTED, Cause.OBSERVED, Cause.ASSUMED, Cause.PUT_BACK,
+    Cause.ADVISORIES_MISSING,
+)  # fmt: skip
 
 
 class KnownDays(NamedTuple):
@@ -37,14 +41,22 @@ class KnownDays(NamedTuple):
         return cls(rows, *(each or 0 for each in found))
 
 
-def site_coverage(spans: DataFrame, losses: Sequence[tuple[int, int]], known_through: int) -> DataFrame:
+class Unknown(NamedTuple):
+    """A span, in microseconds, that is unknown for all blocks."""
+
+    started_at: int
+    ended_at: int
+    cause: Cause
+
+
+def site_coverage(spans: DataFrame, unknown: Sequence[Unknown], known_through: int) -> DataFrame:
     """Give the rows of the table ``site_coverage``, but for those of imports.
 
     ``spans`` is all that is said of any block: (region, site, block, ``started_at``, ``ended_at``: microseconds,
-    ``cause``). ``losses`` are spans (microseconds) whose messages were given up. Every block has its time cut without
-    gaps, from its first word to ``known_through`` (microseconds).
+    ``cause``). ``unknown`` is so for all of them. Every block has its time cut without gaps, from its first word to
+    ``known_through`` (microseconds).
     """
-    return _timeline(spans.unionByName(_lost(spans, losses)) if losses else spans, known_through)
+    return _timeline(spans.unionByName(_of_all(spans, unknown)) if unknown else spans, known_through)
 
 
 def said_before(coverage: DataFrame) -> DataFrame:
@@ -121,17 +133,16 @@ def site_coverage_daily(coverage_by_day: DataFrame) -> DataFrame:
     )
 
 
-def _lost(spans: DataFrame, losses: Sequence[tuple[int, int]]) -> DataFrame:
-    lost = f.array(*(f.struct(f.lit(begin).alias("started_at"), f.lit(end).alias("ended_at")) for begin, end in losses))
-    # A loss does not make a block older than its first word.
+def _of_all(spans: DataFrame, unknown: Sequence[Unknown]) -> DataFrame:
+    columns = ([f.lit(value).alias(name) for name, value in each._asdict().items()] for each in unknown)
+    all_ = f.array(*(f.struct(*each) for each in columns))
+    # It does not make a block older than its first word.
     return (
         spans.groupBy(*BLOCK)
         .agg(f.min("started_at").alias("first"))
-        .select(*BLOCK, "first", f.inline(lost))
+        .select(*BLOCK, "first", f.inline(all_))
         .where("ended_at > first")
-        .select(
-            *BLOCK, f.greatest("started_at", "first").alias("started_at"), "ended_at", f.lit(Cause.LOST).alias("cause")
-        )
+        .select(*BLOCK, f.greatest("started_at", "first").alias("started_at"), "ended_at", "cause")
     )
 
 

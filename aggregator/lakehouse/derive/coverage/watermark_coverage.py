@@ -11,8 +11,9 @@ What a store issued before the first that the hub holds of its first life is his
 missed: no state rests on it. Who was not heard of since is not there.
 
 An ordinal that two advisories have, or a count that falls, is of an older copy of a store that was put back: what one
-of its pasts lacks, the other's may stand in for. From the first watermark that counts such an ordinal, none of that
-store vouches for anything.
+of its pasts lacks, the other's may stand in for. Counts are compared in the order of the instants that watermarks
+claim, since the hub's time may be one for many of them. From the first watermark that counts such an ordinal, none of
+that store vouches for anything.
 
 What has been said is final as long as a block's records come in their order: each watermark is later than those of its
 store before, or says the last one again, each ordinal beyond the last one counted. ``out_of_order`` names the blocks of
@@ -70,6 +71,7 @@ def doubts(watermarks: DataFrame, advisories: DataFrame, pages: DataFrame, befor
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("claimed_through").alias("claimed"),
         no_count.alias("doubled_ordinal"),
         no_count.alias("put_back_from"),
     )
@@ -77,6 +79,7 @@ def doubts(watermarks: DataFrame, advisories: DataFrame, pages: DataFrame, befor
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("observed_through").alias("claimed"),
         "doubled_ordinal",
         f.unix_micros("put_back_from").alias("put_back_from"),
     )
@@ -85,7 +88,7 @@ def doubts(watermarks: DataFrame, advisories: DataFrame, pages: DataFrame, befor
     if twice is not None:
         told = told.unionByName(twice, allowMissingColumns=True)
     of_life = Window.partitionBy(*LIFE)
-    earlier = of_life.orderBy("through", "reached").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = of_life.orderBy("claimed", "reached").rowsBetween(Window.unboundedPreceding, -1)
     falls = f.col("reached") < f.col("most_before")
     counts_it = f.col("reached") >= f.col("first_doubled")
     return computed_once(
@@ -114,6 +117,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         _store().alias("store"),
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("observed_through").alias("claimed"),
         f.unix_micros("first_observed_through").alias("began_at"),
         _held_before().alias("held_before"),
         f.col("counted_from").alias("first_held"),
@@ -127,6 +131,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         f.col("rebuilt_at").alias("store"),
         f.unix_micros("observed_since").alias("since"),
         f.unix_micros("observed_through").alias("through"),
+        f.unix_micros("claimed_through").alias("claimed"),
         f.unix_micros("observed_through").alias("began_at"),
         no_count.alias("held_before"),
         no_count.alias("first_held"),
@@ -140,6 +145,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         f.lit(None).cast("timestamp").alias("store"),
         no_count.alias("since"),
         no_count.alias("through"),
+        no_count.alias("claimed"),
         no_count.alias("began_at"),
         no_count.alias("held_before"),
         "first_held",
@@ -158,8 +164,8 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
     beyond = f.when(last_page["page"] == f.col("page"), f.bit_count(later))
     held_count = through_page - f.coalesce(beyond, f.lit(0))
     # Of those that say the same, the first that came counts: an agent says its last one again.
-    in_time = Window.partitionBy(*LIFE).orderBy("through", "reached", "hub_sequence")
-    of_store = Window.partitionBy(*BLOCK, "store").orderBy("through")
+    in_time = Window.partitionBy(*LIFE).orderBy("through", "claimed", "reached", "hub_sequence")
+    of_store = Window.partitionBy(*BLOCK, "store").orderBy("through", "claimed")
     up_to_now = of_store.rangeBetween(Window.unboundedPreceding, Window.currentRow)
     counted = (
         marks.unionAll(ends)

@@ -1,7 +1,7 @@
 """Turn advisories into the lives of senders: episodes, and in each the intervals in which a sender was up or down.
 
-Rules. A sender's advisories are ordered by (occurred_at, rank of kind, event_id). At one instant, what ends comes
-before what begins; but a ``retired`` at the very sighting that opened its episode comes after its ``new``.
+Rules. A sender's advisories are ordered by (occurred_at, claimed_at, rank of kind, event_id). At one instant, what ends
+comes before what begins; but a ``retired`` at the very sighting that opened its episode comes after its ``new``.
 - ``new`` opens an episode and ends one still open; a ``rebuilt`` new goes on with the open one. Where no episode is
   open, whatever comes opens one, except ``retired``: a history that begins in the middle is read from there on.
 - A ``retired`` with ``unheard_until`` is of a sender that its stream had ceased to listen to: it is unknown from its
@@ -41,7 +41,8 @@ _REBUILT_WORD, _UNHEARD_WORD = len(_KINDS), len(_KINDS) + 1
 _WORDS = {**_KINDS, _REBUILT_WORD: REBUILT, _UNHEARD_WORD: UNHEARD}
 _UP_WORDS = (AdvisoryKind.NEW.rank, AdvisoryKind.RECOVERED.rank, _REBUILT_WORD)
 _RANKS = len(_WORDS)
-"""So much lower is the rank of what is ahead (``believed_times.py``), for each that follows it and is ahead too."""
+"""So much lower is the rank of what is ahead (``believed_times.py``), for each that follows it and is ahead too; so
+much higher that of what claims a later instant than counts, for each microsecond."""
 _DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
 """What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
 
@@ -50,7 +51,9 @@ def words(advisories: DataFrame) -> DataFrame:
     """Give what lives are made of, out of advisories."""
     opened = [f.lit(None).cast("string").alias("opened_by"), f.lit(None).cast("timestamp").alias("opened_at")]
     told = ("kind", "occurred_at", "last_seen_at", "event_id", "rebuilt", "by_operator", "unheard_until")
-    rank = (said_rank() + f.col("ahead_place") * _RANKS).alias("rank")
+    beyond = f.unix_micros("claimed_at") - f.unix_micros("occurred_at")
+    place = f.when(f.col("is_ahead"), f.col("ahead_place")).otherwise(beyond)
+    rank = (said_rank() + place * _RANKS).alias("rank")
     return advisories.select(*SENDER, *told, *opened, rank, f.when(f.col("is_ahead"), AHEAD).alias("basis"))
 
 
@@ -70,20 +73,14 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.lit(None).cast("timestamp").alias("unheard_until"),
         f.col("episode").alias("opened_by"),
         f.col("episode_started_at").alias("opened_at"),
-        _rank(f.col("advisory_kind")).alias("rank"),
+        _rank(f.col("advisory_kind")).cast("bigint").alias("rank"),
         "basis",
     )
 
 
 def place() -> Column:
-    """Give the place among its sender's of a row of the table ``advisories``: the lesser comes first."""
-    return f.struct("occurred_at", said_rank().alias("rank"), "event_id")
-
-
-def resting_place() -> Column:
-    """Give the place of the advisory that a row of ``sender_intervals`` rests on."""
-    rank = _rank(f.col("advisory_kind")).alias("rank")
-    return f.struct(f.col("advisory_at").alias("occurred_at"), rank, f.col("advisory_id").alias("event_id"))
+    """Give the place among its sender's of a row of ``believed_advisories``: the lesser comes first."""
+    return f.struct("occurred_at", "claimed_at", said_rank().alias("rank"), "event_id")
 
 
 def said_rank() -> Column:
