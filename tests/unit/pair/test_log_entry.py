@@ -40,10 +40,10 @@ def test_a_commit_that_clamped_thousands_of_messages_fits_into_one_message() -> 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"x", RENEWED[:-1]])
 def test_what_is_no_entry_is_refused(body: bytes) -> None:
-    with pytest.raises(ValueError, match="it is none"):
+    with pytest.raises(ValueError, match="not an entry that this agent reads"):
         decode_entry(body)
 
 
 def test_an_entry_of_another_kind_of_log_is_told_apart() -> None:
-    with pytest.raises(ValueError, match="it is none that this agent reads: Invalid value 'muster:pair:2'"):
+    with pytest.raises(ValueError, match="not an entry that this agent reads: Invalid value 'muster:pair:2'"):
         decode_entry(RENEWED.replace(b"pair:1", b"pair:2"))
