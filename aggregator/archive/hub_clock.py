@@ -43,7 +43,10 @@ class ClockStep(msgspec.Struct, frozen=True, order=True, array_like=True):
     def __str__(self) -> str:
         since = f"set back by {format_duration(self.length)} at {format_instant(self.stepped_at)}"
         if not self.resumed_at:
-            return f"the hub's clock was {since} and is behind since: nothing later is known; set it right, and use NTP"
+            return (
+                f"the hub's clock was {since} and is behind since: nothing later is known; set it right, or, if it was "
+                "ahead before, wait for that instant; use NTP"
+            )
         return f"the hub's clock was {since}: the time until {format_instant(self.resumed_at)} is unknown; use NTP"
 
     @property

@@ -21,10 +21,10 @@ from shared.nats.connection import (
     ConnectionSettings,
     LinkEvent,
     LinkState,
-    RequestFailed,
     connect,
     request_json,
 )
+from shared.nats.jetstream_api import NotPermitted
 from shared.nats.secrets import login
 from shared.nats.server_version import doubts, release_of, unusable
 
@@ -76,7 +76,7 @@ class Visit:
         if not asking.done():
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-            raise RequestFailed(f"{subject}: not permitted")
+            raise NotPermitted(f"{subject}: not permitted")
         return await asking
 
     async def answers(self, subject: str, body: bytes, headers: Mapping[str, str] | None = None) -> list[Msg]:

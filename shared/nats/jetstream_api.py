@@ -56,6 +56,10 @@ class RequestFailed(Exception):
     """A request got no usable answer: nobody listens, it took too long, or the link is down. Trying again may help."""
 
 
+class NotPermitted(RequestFailed):
+    """The server denies this user the subject of a request."""
+
+
 class NoApi(RequestFailed):
     """No server answers JetStream's API on that subject, of that domain."""
 

@@ -16,6 +16,7 @@ from shared.nats.jetstream_api import (
     NO_STREAM_ANSWERS,
     ApiError,
     NoApi,
+    NotPermitted,
     RequestFailed,
     api_prefix,
     domain_of,
@@ -86,8 +87,14 @@ async def explain_unanswered(ask: Ask, subject: str, domain: str, user: str, cre
 
 async def _of_stream(ask: Ask, api: str, stream: str, user: str) -> Cause:
     is_led = False
-    with contextlib.suppress(ApiError, RequestFailed):
+    try:
         is_led = (await ask(f"{api}.STREAM.INFO.{stream}", None, _Stream)).is_led
+    except NotPermitted:
+        # A denial proves nothing about the leader.
+        text = f"stream {stream} has that subject and does not answer: it has no leader, or publishes do not reach it"
+        return Cause(text, remedy=f"{_START}; or let {user} publish on {api}.STREAM.INFO.{stream} to know which")
+    except (ApiError, RequestFailed):
+        pass
     if is_led:
         remedy = f"let what {user} publishes reach it: servers of its domain, or an import of that subject"
         return Cause(f"stream {stream} has that subject, but publishes do not reach it from here", remedy=remedy)
@@ -120,4 +127,4 @@ class QuietAsk:
             try:
                 return await unless_set(denied, asking)
             except Interrupted:
-                raise RequestFailed(f"{subject}: not permitted") from None
+                raise NotPermitted(f"{subject}: not permitted") from None

@@ -103,6 +103,9 @@ def rebuild(warehouse: Path, settings: CatalogSettings = FILE_BESIDE_THE_TABLES)
         owner = name_of_catalog(warehouse, settings)
         if not copied:
             place.check_owner(owner)
+        # Before any table is relocated: after a kill between the two, the next rebuild would find no copied table, and
+        # the owner that came with the copy.
+        place.claim(owner)
         located = {name: newest.url for name, newest in tables.items()}
         located |= {name: relocate(place, name, tables[name]) for name in copied}
         with replacing(file) as made:
@@ -112,7 +115,6 @@ def rebuild(warehouse: Path, settings: CatalogSettings = FILE_BESIDE_THE_TABLES)
                 catalog.executemany("INSERT INTO iceberg_tables VALUES (?, ?, ?, ?, ?, ?)", rows)
                 exists = (CATALOG, NAMESPACE, "exists", "true")
                 catalog.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", exists)
-            place.claim(owner)
             kept = _put_aside(file)
     return Rebuilt(list(located), copied, unreadable, kept)
 

@@ -22,7 +22,8 @@ NO_AUTH = AuthSettings()
 USERS = """
 accounts {
   A { jetstream: enabled, users: [ {user: a, password: p}, {user: mute, password: p, permissions: {
-        publish: {deny: ["$JS.API.STREAM.NAMES"]}}} ] }
+        publish: {deny: ["$JS.API.STREAM.NAMES"]}}}, {user: site, password: p, permissions: {
+        publish: {deny: ["$JS.API.STREAM.INFO.>"]}}} ] }
   B { jetstream: enabled, users: [ {user: b, password: p} ] }
   C { users: [ {user: c, password: p} ] }
 }
@@ -87,16 +88,30 @@ async def region(tmp_path: Path) -> AsyncIterator[EmbeddedNats]:
 
 
 @pytest.mark.parametrize(
-    ("user", "domain", "cause"),
+    ("user", "subject", "domain", "cause"),
     [
-        ("a", "", "no stream of this account in domain eu-west has that subject"),
-        ("b", "", "this account holds no stream in domain eu-west"),
-        ("c", "", "no stream answers there: JetStream is not enabled for this account (10039)"),
-        ("a", "us-east", "no stream answers there, nor does JetStream's API of domain us-east ($JS.us-east.API)"),
-        ("mute", "", NO_STREAM_ANSWERS),
+        ("a", "elsewhere", "", "no stream of this account in domain eu-west has that subject"),
+        ("b", "elsewhere", "", "this account holds no stream in domain eu-west"),
+        ("c", "elsewhere", "", "no stream answers there: JetStream is not enabled for this account (10039)"),
+        (
+            "a",
+            "elsewhere",
+            "us-east",
+            "no stream answers there, nor does JetStream's API of domain us-east ($JS.us-east.API)",
+        ),
+        ("mute", "elsewhere", "", NO_STREAM_ANSWERS),
+        ("a", SUBJECT, "", "stream FLEET has that subject, but publishes do not reach it from here"),
+        (
+            "site",
+            SUBJECT,
+            "",
+            "stream FLEET has that subject and does not answer: it has no leader, or publishes do not reach it",
+        ),
     ],
 )
-async def test_account_domain_and_permission_are_told_apart(tmp_path: Path, user: str, domain: str, cause: str) -> None:
+async def test_account_domain_and_permission_are_told_apart(
+    tmp_path: Path, user: str, subject: str, domain: str, cause: str
+) -> None:
     """The account A holds a stream, with another subject."""
     events: list[LinkEvent] = []
 
@@ -113,6 +128,6 @@ async def test_account_domain_and_permission_are_told_apart(tmp_path: Path, user
         async with visited((server.url,), auth("a")) as client:
             await make_stream(client)
         async with visited((server.url,), auth(user), note) as client:
-            assert await explained(client, "elsewhere", domain) == cause
+            assert await explained(client, subject, domain) == cause
             await client.flush()
     assert LinkEvent.DENIED not in events, "the denial of a question is no fault of the link"

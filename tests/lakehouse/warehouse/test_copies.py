@@ -150,12 +150,16 @@ def test_a_query_of_a_copy_does_not_read_the_original(original: Path, tmp_path: 
 def test_a_copy_that_lacks_files_is_not_made_independent(original: Path, tmp_path: Path, lost: str) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(original, copy)
-    next((copy / "muster" / "sender_intervals").glob(lost)).unlink()
+    file = next((copy / "muster" / "sender_intervals").glob(lost))
+    file.rename(tmp_path / file.name)
     named = (copy / "catalog.db").read_bytes()
     made = run(copy, "rebuild-catalog")
     assert made.exit_code == 1
     assert "is missing: the copy of" in made.stderr
     assert (copy / "catalog.db").read_bytes() == named
+    (tmp_path / file.name).rename(file)
+    assert run(copy, "rebuild-catalog").exit_code == 0
+    check_ours(copy, FILE_BESIDE_THE_TABLES)
 
 
 def age(warehouse: Path) -> None:
