@@ -320,21 +320,28 @@ async def test_a_log_that_nobody_reads_is_said_until_somebody_does(deployment: D
 # Senders
 
 
+@asynccontextmanager
+async def repeated(deployment: Deployment, body: bytes) -> AsyncIterator[None]:
+    """Publish a message at the site twice a second, until the block ends."""
+
+    async def publish() -> None:
+        while True:
+            await deployment.site.publish(body)
+            await asyncio.sleep(0.5)
+
+    publishing = asyncio.create_task(publish())
+    try:
+        yield
+    finally:
+        publishing.cancel()
+        await asyncio.wait({publishing})
+
+
 @pytest.mark.provokes("unidentified_registrations")
 async def test_messages_that_name_no_sender_are_said_as_long_as_they_come(deployment: Deployment) -> None:
     await until_running(deployment)
-
-    async def misname() -> None:
-        while True:
-            await deployment.site.publish(b'{"name":"node0"}')
-            await asyncio.sleep(0.5)
-
-    misnaming = asyncio.create_task(misname())
-    try:
+    async with repeated(deployment, b'{"name":"node0"}'):
         await shown(deployment.agent, "unidentified_registrations")
-    finally:
-        misnaming.cancel()
-        await asyncio.wait({misnaming})
     await over(deployment.agent, "unidentified_registrations")
 
 
@@ -343,8 +350,8 @@ async def test_messages_of_several_senders_are_said_until_stale_after_has_passed
     deployment: Deployment,
 ) -> None:
     await until_running(deployment)
-    await deployment.site.publish(b'{"sender":"node0"}\n{"sender":"node1"}\n')
-    await shown(deployment.agent, "batch_not_opened")
+    async with repeated(deployment, b'{"sender":"node0"}\n{"sender":"node1"}\n'):
+        await shown(deployment.agent, "batch_not_opened")
     await over(deployment.agent, "batch_not_opened")
 
 
