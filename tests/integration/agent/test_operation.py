@@ -289,7 +289,10 @@ async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_lea
 
     said = {
         "corrupt": f"was corrupt: set aside as {store}.corrupt-1, beginning anew",
-        "damaged within": f"was corrupt (Input data was truncated): set aside as {store}.corrupt-1, beginning anew",
+        "damaged within": (
+            f"was corrupt (not a block's state: Input data was truncated): set aside as {store}.corrupt-1, "
+            "beginning anew"
+        ),
         "gone": "is gone though there was one",
     }
     assert f"store {store} {said[loss]}" in deployment.agent.log

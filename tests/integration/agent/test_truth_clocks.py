@@ -378,7 +378,7 @@ async def test_small_steps_of_the_sites_clock_are_clamped_and_change_nothing(
 @only_where_clocks_can_be_set
 async def test_days_of_backlog_are_decided_as_they_would_have_been_in_time(tmp_path: Path) -> None:
     """Two days pass at the site's server before the agent first reads: one sender is silent through half of them."""
-    every, rounds, silent = 120 * SECOND, 1_440, range(300, 1_000)
+    every, rounds, silent = 80 * SECOND, 2_160, range(450, 1_500)
     stale_after = 720 * SECOND
     settings = UNHURRIED.replace('"8s"', '"12m"').replace('"1h"', '"1d"').replace('"3900ms"', '"3m"')
     async with deployed(tmp_path, settings) as deployment:

@@ -33,7 +33,7 @@ from tests.support.nats.certificates import Authority
 from tests.support.waiting import until
 
 BROWSERS = {Pace.ON: 80, Pace.SLOWLY: 10, Pace.NOT: 10}
-LONG = "x" * 16_000
+LONG = "x" * 1_000
 ASKED = b"GET /api/v1/senders?limit=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
@@ -49,7 +49,7 @@ def service(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     lines = 'unknown_after = "1h"\ndrop_listener_after = "10s"\n'
     with serving(tmp_path_factory.mktemp("service"), hub.connection, lines) as service:
         block = Block("eu-west", "dub1")
-        named = (block.new(f"{number}-{LONG}", now() - MINUTE) for number in range(300))
+        named = (block.new(f"{number}-{LONG}", now() - MINUTE) for number in range(2_000))
         service.wait_through(hub.publish([*named, block.watermark(now() - MINUTE, now())]))
         yield service
 
@@ -75,10 +75,10 @@ async def test_a_hundred_browsers_are_told_alike_and_those_that_stand_still_are_
         on, still = listeners[Pace.ON], listeners[Pace.NOT]
         await until(lambda: all(each.heard for each in on), "they listen")
         before = resident(service.process.pid)
-        with idle(service, ASKED) as untaken:
+        with idle(service, 8 * ASKED) as untaken:
             for _ in range(8):
                 last = await asyncio.to_thread(
-                    hub.publish, [block.new(f"{block.ordinal}-{LONG}", at) for _ in range(50)]
+                    hub.publish, [block.new(f"{block.ordinal}-{LONG}", at) for _ in range(800)]
                 )
                 await asyncio.to_thread(service.wait_through, last)
             await until(lambda: is_cut(untaken) and all(each.is_dropped for each in still), "patience ends")

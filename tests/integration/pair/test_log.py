@@ -51,6 +51,12 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield site
 
 
+def store_in(directory: Path) -> Path:
+    """Return the path of a store in a directory that is made for it."""
+    directory.mkdir()
+    return directory / "agent.db"
+
+
 def entry(writer: Writer = A, kind: EntryKind = EntryKind.RENEWED) -> Entry:
     return Entry(kind=kind, generation="1", writer=writer)
 
@@ -133,7 +139,7 @@ async def test_what_could_not_be_asked_on_a_dead_link_is_not_sent_when_it_is_bac
 async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    theirs, ours = store_in(tmp_path / "a"), store_in(tmp_path / "b")
     prepare(theirs)
     prepare(ours)
     store = await SqliteStore.open(theirs, 1 << 30)
@@ -184,8 +190,7 @@ def contents(path: Path) -> dict[str, list[Any]]:
 
 
 async def test_damage_that_nobody_has_met_yet_is_not_handed_over(site: Site, tmp_path: Path) -> None:
-    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
-    ours.parent.mkdir()
+    theirs, ours = store_in(tmp_path / "a"), store_in(tmp_path / "b")
     async with opened(theirs) as store:
         await store.commit(batch(1, [registration(f"node{number}", "r") for number in range(200)]))
     serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
@@ -205,8 +210,7 @@ async def test_damage_that_nobody_has_met_yet_is_not_handed_over(site: Site, tmp
 async def test_a_disk_that_fails_for_a_moment_costs_one_copy_and_is_not_called_damage(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
-    ours.parent.mkdir()
+    theirs, ours = store_in(tmp_path / "a"), store_in(tmp_path / "b")
     async with opened(theirs) as store:
         await store.commit(batch(1, [registration("node", "r")]))
     failures = [StoreDamaged("database disk image is malformed", is_proven=False)]
@@ -228,9 +232,8 @@ async def test_a_disk_that_fails_for_a_moment_costs_one_copy_and_is_not_called_d
 
 async def test_who_stops_handing_over_holds_no_store_open(site: Site, tmp_path: Path) -> None:
     """Whoever opens and closes the file next would take away the locks of a copy that goes on."""
-    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
+    theirs, ours = store_in(tmp_path / "a"), store_in(tmp_path / "b")
     prepare(theirs)
-    ours.parent.mkdir()
     with closing(sqlite3.connect(theirs)) as database, database:
         database.execute("INSERT INTO recorded_input (block, body) VALUES ('', randomblob(100 << 20))")
     serving = asyncio.create_task(CopyDesk(theirs, A).serve(site.client, SUBJECT))
@@ -248,8 +251,7 @@ async def test_a_copy_that_nobody_makes_any_more_is_not_waited_for(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
 ) -> None:
     """Who has lost the lead, or was killed, answers nothing; who leads again knows nothing of what it was asked."""
-    theirs, ours = tmp_path / "a" / "agent.db", tmp_path / "b" / "agent.db"
-    ours.parent.mkdir()
+    theirs, ours = store_in(tmp_path / "a"), store_in(tmp_path / "b")
     prepare(theirs)
     is_made, may_end = threading.Event(), threading.Event()
 
@@ -284,7 +286,7 @@ async def test_a_copy_that_nobody_makes_any_more_is_not_waited_for(
 async def test_who_loses_its_link_and_the_lead_hands_over_nothing_when_the_link_is_back(
     site: Site, tmp_path: Path
 ) -> None:
-    theirs = tmp_path / "a" / "agent.db"
+    theirs = store_in(tmp_path / "a")
     prepare(theirs)
     client = await connect(ConnectionSettings(servers=(site.link.url,)), name="member", deadline=DEADLINE)
     try:
