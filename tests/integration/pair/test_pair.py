@@ -290,6 +290,7 @@ def single_agent_on(pair: PairStage, member: str) -> Path:
     line = f'stream = "{STREAM}"\n'
     assert text.count(line) == 1
     path = pair.stage.config_path.with_name("stranger.toml")
+    path.with_suffix("").mkdir()
     path.write_text(text.replace(line, f'{line}consumer = "muster-dub1-nodes-{member}"\n'))
     return path
 

@@ -290,6 +290,7 @@ async def agents_between(
         link = await stack.enter_async_context(EmbeddedLink(site.port, round_trip=ROUND_TRIP))
         own = await stack.enter_async_context(EmbeddedLink(uplink.port)) if pair else uplink
         place = disk.path if not agents else directory / name
+        place.mkdir(exist_ok=True)
         agent = SupervisedAgent(
             directory / f"{name}.toml", place / "agent.db", (link, own), lambda: disk.was_full_lately
         )

@@ -81,7 +81,8 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
             text = text.replace('name = "dub1-a"', f'name = "{name}"').replace(stage.site.link.url, link.url)
             text = text.replace(stage.region.link.url, uplink.url)
             text = text.replace(str(stage.store_path), str(directory / name / "agent.db"))
-            (directory / name).mkdir()
+            # A test may have mounted a disk of its own there.
+            (directory / name).mkdir(exist_ok=True)
             path = directory / f"{name}.toml"
             pair = f'members = {list(MEMBERS)}\ntakeover_after = "3s"\nhand_over_after = "{HAND_OVER:g}s"'
             path.write_text(f"{text}\n[pair]\n{pair}\n")
