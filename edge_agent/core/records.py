@@ -148,7 +148,19 @@ class Emitter(msgspec.Struct, frozen=True):
         return rows
 
     def watermark(self, state: BlockState, context: "WatermarkContext") -> OutboxRow:
-        """Vouch for the coverage that ``state`` has reached."""
+        """Return the watermark of ``state``; at the instant of ``context.claim`` it claims the same as that.
+
+        Readers keep one watermark of a run for each instant, and the message id of one that names a condition lets the
+        region store another. Clamped messages and orders add advisories to an instant that was claimed already.
+        """
+        claim = context.claim
+        if claim is not None and claim.observed_through == state.observed_through:
+            state = msgspec.structs.replace(
+                state,
+                observed_since=claim.observed_since,
+                advisory_ordinal=claim.advisory_ordinal,
+                position=claim.position,
+            )
         block_id, position, policy = self.block_id, state.position, state.policy
         record = wire.Watermark(
             region=block_id.region,
@@ -249,7 +261,7 @@ class WatermarkContext(msgspec.Struct, frozen=True):
     """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters.
 
     One that is told again, for the ``number``-th time, says under which ``condition``. ``conditions`` names all that
-    the agent is in.
+    the agent is in. ``claim`` is the state that the run's last watermark claims.
     """
 
     senders: dict[str, int]
@@ -258,3 +270,4 @@ class WatermarkContext(msgspec.Struct, frozen=True):
     condition: str = ""
     number: int = 0
     conditions: tuple[str, ...] = ()
+    claim: BlockState | None = None

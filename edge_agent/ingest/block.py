@@ -91,6 +91,8 @@ class Watermarks:
         self._through = 0
         self.vouched: BlockState | None = None
         """What the last one vouched for, in this run or before it."""
+        self.claim: BlockState | None = None
+        """What the last watermark of this run claims; None before the first."""
         self.count = 0
 
     def begin(self, state: BlockState) -> None:
@@ -112,13 +114,20 @@ class Watermarks:
 
     def note(self, state: BlockState, at: float) -> None:
         """Note that a state's is committed, as it is when the mode writes none."""
-        self._through, self.vouched = state.observed_through, state
+        self._through = state.observed_through
+        if self.claim is None or self.claim.observed_through != self._through:
+            self.claim = state
+        self.vouched = self.claim
         self.count += 1
         self._due_at = at + self._interval
 
 
 def watermark_context(
-    senders: dict[str, int], store: BatchStore, block: str, conditions: tuple[str, ...]
+    senders: dict[str, int],
+    store: BatchStore,
+    block: str,
+    conditions: tuple[str, ...],
+    claim: BlockState | None = None,
 ) -> WatermarkContext:
     """Look up what a watermark of a block tells beside the block's state."""
     depths = store.depths()
@@ -127,4 +136,5 @@ def watermark_context(
         outbox={lane.name.lower(): depths[lane].rows for lane in Lane},
         outbox_counters=store.outbox_counters(block),
         conditions=conditions,
+        claim=claim,
     )

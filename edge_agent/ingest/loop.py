@@ -138,6 +138,7 @@ class Ingest(Generic[D]):
         vouched = self._watermarks.vouched
         if vouched is None or self._decider is None or not self.has_left:
             return None
+        self._watermarks.claim = vouched
         context = msgspec.structs.replace(self._watermark_context(), condition=condition, number=number)
         return self._emitter.watermark(vouched, context)
 
@@ -468,7 +469,7 @@ class Ingest(Generic[D]):
 
     def _watermark_context(self) -> WatermarkContext:
         counts, block = self.decider.sender_counts(), self._emitter.block_id.block
-        return watermark_context(counts, self._store, block, self._rules.conditions())
+        return watermark_context(counts, self._store, block, self._rules.conditions(), self._watermarks.claim)
 
     async def _commit(self, state: BlockState, rows: Sequence[OutboxRow] = ()) -> None:
         """Commit a state that touches no sender, and wait until that is done."""

@@ -283,6 +283,34 @@ async def test_a_changed_past_is_not_vouched_for_before_it_was_seen(agent: Morta
     assert (closing.incarnation, closing.advisory_ordinal, closing.sequence) == (old, 2, 2)
 
 
+@pytest.mark.parametrize("is_closing", [False, True])
+async def test_what_a_run_repeated_for_an_instant_it_never_claims_otherwise(
+    agent: MortalAgent, *, is_closing: bool
+) -> None:
+    """Readers keep one watermark of a run for an instant, and it may be the one that names a condition."""
+    publish(agent, "a", "b")
+    await agent.read(2)
+    rows = await agent.store.pending(Lane.ADVISORIES, 0, EVERY_ROW)
+    agent.store.delete_through(Lane.ADVISORIES, rows[-1].row_id)
+    await agent.store.close()
+    await agent.start()
+    repeated = agent.ingest.restatement("stream_not_read", 1)
+    assert repeated is not None
+    # An advisory more at the instant that is claimed already.
+    await agent.retire("a")
+    if is_closing:
+        agent.stream.clock += 60 * SECOND
+        publish(agent, "b")
+        await agent.read(1)
+    else:
+        await agent.vouch()
+    first, *_ = await watermarks(agent)
+    before = wire.decode_watermark(repeated.payload)
+    assert first.observed_through_us == before.observed_through_us == START + SECOND
+    assert (first.observed_since_us, first.advisory_ordinal) == (before.observed_since_us, before.advisory_ordinal)
+    assert agent.tracker.state.advisory_ordinal == before.advisory_ordinal + 1
+
+
 # Pauses
 
 
