@@ -76,9 +76,9 @@ async def test_a_hundred_browsers_are_told_alike_and_those_that_stand_still_are_
         await until(lambda: all(each.heard for each in on), "they listen")
         before = resident(service.process.pid)
         with idle(service, 8 * ASKED) as untaken:
-            for _ in range(8):
+            for _ in range(32):
                 last = await asyncio.to_thread(
-                    hub.publish, [block.new(f"{block.ordinal}-{LONG}", at) for _ in range(800)]
+                    hub.publish, [block.new(f"{block.ordinal}-{LONG}", at) for _ in range(200)]
                 )
                 await asyncio.to_thread(service.wait_through, last)
             await until(lambda: is_cut(untaken) and all(each.is_dropped for each in still), "patience ends")

@@ -290,7 +290,7 @@ async def test_a_stream_that_is_not_there_is_named_after_pauses_that_grow(
     await asyncio.to_thread(hub.start)
     try:
         async with StreamReader(hub.connection, deadline=DEADLINE) as reader:
-            with pytest.raises(ReadFailed, match=r"stream NOPE: stream not found \(10059\)"):
+            with pytest.raises(ReadFailed, match=r"the hub has no stream NOPE: muster-aggregator apply makes it"):
                 await reader.state("NOPE")
             with pytest.raises(ReadFailed, match=r"NOPE: reading from sequence 1 failed: stream not found \(10059\)"):
                 await anext(reader.read("NOPE", 1, 1))

@@ -95,7 +95,7 @@ def test_what_only_reads_is_answered(ask: Ask, query: str) -> None:
             "EXPLAIN WITH a AS (SELECT 1 AS b) MERGE INTO sender_intervals USING a ON b = 1 WHEN MATCHED THEN DELETE",
             "MERGE writes",
         ),
-        ("EXPLAIN ANALYZE WITH a AS (SELECT 1) TRUNCATE sender_intervals", "TRUNCATE writes"),
+        ("EXPLAIN ANALYZE WITH a AS (SELECT 1) TRUNCATE sender_intervals", 'syntax error at or near "TRUNCATE"'),
         (f"WITH a AS (DELETE FROM sender_intervals RETURNING 1) PIVOT {PIVOTED}", "DELETE writes"),
         ("WITH a AS (SELECT 1) INSERT INTO sender_intervals (site) FROM a", ROLLUP_ALONE),
         ("/* a */ WITH a AS (SELECT 1) -- b\n DELETE FROM sender_intervals", ROLLUP_ALONE),
