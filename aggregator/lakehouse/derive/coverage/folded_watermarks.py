@@ -173,7 +173,11 @@ def _is_between(said: Sequence[str], *others: Column) -> Column:
 
 
 def _told(said: Sequence[str], *others: Column) -> Column:
-    """Put together what two watermarks must both say so that those between them say nothing more."""
-    since = f.col("observed_since")
-    is_recent = f.unix_micros("observed_through") - f.unix_micros(since) < _LONG
-    return f.struct(*said, *others, f.when(is_recent, since).alias("since"))
+    """Put together what two watermarks must both say so that those between them say nothing more.
+
+    Where the hub's time is believed in place of the claim, a count may fall that did not fall by the one before.
+    """
+    since, through = f.col("observed_since"), f.col("observed_through")
+    is_recent = f.unix_micros(through) - f.unix_micros(since) < _LONG
+    is_claimed = (f.col("claimed_through") == through).alias("is_claimed")
+    return f.struct(*said, *others, is_claimed, f.when(is_recent, since).alias("since"))
