@@ -260,6 +260,9 @@ class Draft:
                     self._close_coverage(self.observed_through)
             self._since = self.observed_through
             self._ledger.count("blind", seen.cause)
+        elif seen.thinned and not before.thinned:
+            # Time was suspended already, and these messages are lost nevertheless.
+            self._ledger.count("blind", BlindCause.GAP)
         elif (before.is_suspending or is_restored) and not seen.is_suspending:
             # From the next proof on, everybody has the full time to be heard.
             self._pending_blind = self._pending_blind or before.cause
