@@ -68,15 +68,14 @@ class Draft:
 
     def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
         """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
-        message = observation.message
-        at = message.stored_at
+        at = observation.message.stored_at
         # The first steps of _advance() and _touch(), written out: for most messages there are no others.
         is_quiet = self.observed_through <= at <= self._quiet_until
         if len(self.decisions) >= self._decision_limit or not (is_quiet or self._advance(at)):
             return False
         if is_quiet:
             self.observed_through = at
-        at = self._read(message)
+        at = self._read(observation.message)
         reason = self._sight(observation, at)
         if reason is not None and too_old:
             self._ledger.count("withheld", "max_age")
@@ -260,8 +259,7 @@ class Draft:
                     self._close_coverage(self.observed_through)
             self._since = self.observed_through
             self._ledger.count("blind", seen.cause)
-        elif seen.thinned and not before.thinned:
-            # Time was suspended already, and these messages are lost nevertheless.
+        elif seen.thinned and not before.thinned:  # lost while time is suspended already
             self._ledger.count("blind", BlindCause.GAP)
         elif (before.is_suspending or is_restored) and not seen.is_suspending:
             # From the next proof on, everybody has the full time to be heard.
@@ -422,8 +420,7 @@ class Draft:
         batch = seen.batch if at <= self._batched_at + policy.stale_after else ""
         unsteady = seen.unsteady and at < self._unproven[-1][1] + policy.blind_after
         if (batch, unsteady) != (seen.batch, seen.unsteady):
-            changed = seen.changed(self.observed_through, self.position.sequence, batch=batch, unsteady=unsteady)
-            self.see_stream(changed)
+            self.see_stream(seen.changed(self.observed_through, self.position.sequence, batch=batch, unsteady=unsteady))
 
     def _go_on_from(self, at: int) -> None:
         """Let coverage begin no earlier than at a proof: at the first of all, or at each while it is suspended."""
