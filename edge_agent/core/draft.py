@@ -80,9 +80,8 @@ class Draft:
         if reason is not None and too_old:
             self._ledger.count("withheld", "max_age")
         elif reason is not None:
-            sender_id = observation.sender_id
-            self._ledger.forward(self._touched[sender_id], observation, reason, at)
-            self._asked_for.discard(sender_id)
+            self._ledger.forward(self._touched[observation.sender_id], observation, reason, at)
+            self._asked_for.discard(observation.sender_id)
         return True
 
     def observe_batch(self, batch: Batch, *, too_old: bool = False) -> bool:
@@ -201,7 +200,9 @@ class Draft:
         since = max(ended_at - policy.stale_after, self._since)
         if self._seen.unsteady or unproven_time(self._unproven, since, ended_at) <= policy.blind_after:
             return True
-        return self.see_stream(self._seen.changed(through, self.position.sequence, unsteady=True))
+        if not self._finish_settling():
+            return False
+        return self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, unsteady=True))
 
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
         """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
@@ -267,13 +268,12 @@ class Draft:
         return True
 
     def find_thinned(self, *, thinned: bool) -> bool:
-        seen = self._seen
-        if seen.thinned is thinned or (thinned and (self._pending_blind or not self.observed_through)):
+        if self._seen.thinned is thinned or (thinned and (self._pending_blind or not self.observed_through)):
             # What comes next ends a blind span, or begins observation, anyway.
             return True
         if not self._finish_settling():
             return False
-        return self.see_stream(seen.changed(self.observed_through, self.position.sequence, thinned=thinned))
+        return self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, thinned=thinned))
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
         """Obey rule 10; ``reference`` is what the other clocks show: where nothing was observed, observation begins."""

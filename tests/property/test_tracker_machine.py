@@ -284,6 +284,18 @@ def test_what_falls_due_within_a_blind_span_is_established_at_its_end_by_who_fol
     assert machine.agent.tracker.state.advisory_ordinal == 4
 
 
+def test_unproven_time_behind_an_instant_that_is_half_settled_is_recorded_behind_all_of_it(
+    machine: TrackerMachine,
+) -> None:
+    """Found by the machine: two senders fall stale at one instant, and the agent dies between their commits."""
+    machine.begin(POLICIES[0], 1)
+    machine.senders_register([*[("a", 0, 0, 0)] * 3, ("b", 0, 0, 0)])
+    machine.agent_reads(1)
+    machine.agent_is_restarted(None, 2)
+    machine.agent_sees_a_silence(40)
+    assert machine.agent.tracker.state.counters["blind"]["unproven"] == 1
+
+
 def test_operators_word_on_a_narrowed_stream_lets_nothing_else_fall_due(machine: TrackerMachine) -> None:
     """Found by the machine: one sender is stale, the other, heard just now, is retired while nobody is covered."""
     machine.begin(POLICIES[1], 1)
