@@ -1,10 +1,10 @@
 """Leave out the watermarks that those before and after them say everything of: of a run, first and last stay.
 
 Rules. Of what is said of one block on one day, in its order, a watermark goes that lies between two of its own life
-which say the same: observed since the same instant, or for long, as many advisories issued, the same store. What it
-vouches for, the next one vouches for too. First and last of a life, in its time and in the archive's, always stay. So
-what is made of those that are left is exactly what is made of all, and their number follows advisories, blind spans and
-days.
+which say the same: observed since the same instant, or for long, as many advisories issued, the same store. The next
+one, which vouches for the same time too, must be alone at its instant. First and last of a life, in its time and in the
+archive's, always stay. So what is made of those that are left is exactly what is made of all, and their number follows
+advisories, blind spans and days.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -165,11 +165,13 @@ def _is_between(said: Sequence[str], *others: Column) -> Column:
         "observed_through", "advisory_ordinal", "observed_since", "archived_at", "hub_sequence"
     )
     told = _told(said, *others)
-    whole = f.struct(told.alias("told"), since, archived_at)
+    whole = f.struct(told.alias("told"), since, through, archived_at)
     before, after = (of(whole).over(in_time) for of in (f.lag, f.lead))
+    # What another life says at one instant decides about all watermarks of that instant.
+    is_next_alone = f.coalesce(f.lead(through, 2).over(in_time) > after["observed_through"], f.lit(True))
     same = before["told"].eqNullSafe(told) & after["told"].eqNullSafe(told)
     in_order = (before["archived_at"] <= archived_at) & (archived_at <= after["archived_at"])
-    return f.coalesce(same & in_order & (before["observed_since"] <= since), f.lit(False))
+    return f.coalesce(same & in_order & is_next_alone & (before["observed_since"] <= since), f.lit(False))
 
 
 def _told(said: Sequence[str], *others: Column) -> Column:
