@@ -32,7 +32,7 @@ from edge_agent.core.senders import (
     reason_to_forward,
 )
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
-from edge_agent.core.unproven import unproven_time, with_span
+from edge_agent.core.unproven import exceeds_bound, with_span
 from shared.identifiers import AdvisoryKind, Incarnation, SourcePosition
 from shared.wire import ForwardReason
 
@@ -197,8 +197,7 @@ class Draft:
         if self.clock_ahead or not through or (is_blind and not self._seen.is_suspending):
             return True
         self._unproven = with_span(self._unproven, started_at, ended_at, policy)
-        since = max(ended_at - policy.stale_after, self._since)
-        if self._seen.unsteady or unproven_time(self._unproven, since, ended_at) <= policy.blind_after:
+        if self._seen.unsteady or not exceeds_bound(self._unproven, self._since, ended_at, policy):
             return True
         if not self._finish_settling():
             return False

@@ -25,7 +25,8 @@ The rules, in this order:
 9. A span between two stored messages that is longer than probes leave a stream quiet (``edge_agent.core.unproven``) is
    unproven as a whole: the stream may have refused everything in it. The unproven parts of the ``stale_after`` before
    an instant may be as long as ``blind_after``, together. Where they are longer, time passes without being covered,
-   until the stream has stored without such a span for ``blind_after``.
+   until the stream has stored without such a span for ``blind_after``. A look at a quiet stream proves nothing while
+   they would be longer if that quiet became such a span.
 10. While the stream's clock is seen to be further ahead than other clocks allow, it is not followed: no time passes,
    messages count at ``observed_through``, and nothing falls due. When it is followed again, the time since is blind.
 """

@@ -25,8 +25,13 @@ def with_span(spans: Spans, started_at: int, ended_at: int, policy: Policy) -> S
     return (*kept, (started_at, ended_at))
 
 
+def exceeds_bound(spans: Spans, since: int, at: int, policy: Policy) -> bool:
+    """Return whether more than ``blind_after`` is unproven in the ``stale_after`` before ``at``, from ``since`` on."""
+    return unproven_time(spans, max(at - policy.stale_after, since), at) > policy.blind_after
+
+
 def unproven_time(spans: Spans, since: int, at: int) -> int:
-    """Return the length of what lies between two instants, all spans together.
+    """Return the total length of the parts of ``spans`` that lie between two instants.
 
     >>> unproven_time(((0, 4), (6, 9)), 2, 8)
     4

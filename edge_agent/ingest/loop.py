@@ -21,7 +21,7 @@ from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
-from edge_agent.core.unproven import longest_quiet
+from edge_agent.core.unproven import exceeds_bound, longest_quiet, with_span
 from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, report_pause, watermark_context
 from edge_agent.ingest.commits import LONGEST_RETRY, BatchLimit, CommitQueue, FastPathCommits, ReopenBackoff
@@ -375,7 +375,16 @@ class Ingest(Generic[D]):
         through = min(checked.caught_up_through, facts.server_at)
         if through - self._stored_at > longest_quiet(state.policy):
             await self._apply(partial(_pass_unproven, self._stored_at, through))
+        elif self._waits_for_proof(through):
+            await self._apply(lambda draft: draft.examine(checked.examined_sequence))
+            return
         await self._apply(lambda draft: draft.prove(through, checked.examined_sequence))
+
+    def _waits_for_proof(self, through: int) -> bool:
+        """Return whether too much would be unproven if the quiet since the last message were: it may yet become so."""
+        state = self.decider.state
+        spans = with_span(state.unproven, self._stored_at, through, state.policy)
+        return not state.seen.unsteady and exceeds_bound(spans, state.observed_since, through, state.policy)
 
     async def _judge_clock(self, site_at: int) -> None:
         """Follow the stream's clock, or not any more, as the others have it."""

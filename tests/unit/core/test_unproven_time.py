@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_agent.core.decisions import BlindCause, BlindSpan, CloseCoverage, StreamSeen
-from edge_agent.core.unproven import longest_quiet
+from edge_agent.core.unproven import exceeds_bound, longest_quiet, with_span
 from shared.instants import SECOND
 from tests.support.core.watched_site import POLICY, WatchedSite, advisories_in, instant
 
@@ -31,6 +31,10 @@ class SteadySite(WatchedSite):
     def checks(self, at: float) -> list[tuple[str, str, float]]:
         """Take a caught-up check; give what was said of whom."""
         self._notes(at)
+        state = self.state
+        spans = with_span(state.unproven, instant(self._stored_at), instant(at), POLICY)
+        if not state.seen.unsteady and exceeds_bound(spans, state.observed_since, instant(at), POLICY):
+            return []
         return advisories_in(self.proves(at))
 
     def _notes(self, at: float) -> None:
@@ -67,7 +71,7 @@ def test_spans_that_are_short_each_leave_time_uncovered_when_they_are_too_long_t
     assert site.state.is_suspended
     assert site.state.counters["blind"] == {"unproven": 1}
     closed = [each for each in site.recorded if isinstance(each, StreamSeen)]
-    assert [(each.unsteady, each.at) for each in closed] == [(True, instant(11))]
+    assert [(each.unsteady, each.at) for each in closed] == [(True, instant(9))]
     # Once it takes everything for blind_after, observation begins again, and everybody has the full time.
     resumed = [site.stores(134 + at) for at in range(2, 40, 2)]
     assert [each for each in resumed if each] == [[("stale", "a", 162), ("stale", "b", 162)]]
