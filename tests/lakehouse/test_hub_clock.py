@@ -15,7 +15,7 @@ from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import ADVISORIES, DERIVED, WATERMARKS
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived
-from shared.instants import DAY, HOUR, SECOND
+from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats.connection import connect
 from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.lakehouse.hub import DEADLINE
@@ -33,10 +33,15 @@ def clock(lakehouse: Lakehouse) -> Iterator[SteppedClock]:
 
 
 def drawn(draw: random.Random, blocks: int) -> list[Archived]:
-    """Draw a fleet of the last days, and when the hub, whose clock is set, stored what was told of it."""
+    """Draw a fleet of the last days, and when the hub, whose clock is set back at least once, stored its messages."""
     end = time.time_ns() // 1_000 - HOUR
-    histories = [draw_block(draw, f"site{number}", "nodes", end - 4 * DAY, end) for number in range(blocks)]
-    return archived(draw, histories, steps=True)
+    while True:
+        histories = [draw_block(draw, f"site{number}", "nodes", end - 4 * DAY, end) for number in range(blocks)]
+        messages = archived(draw, histories, steps=True)
+        stamps = [each.archived_at for each in messages]
+        # A short step between two messages that are far apart shows in no stamp.
+        if any(later < earlier - MINUTE for earlier, later in pairwise(stamps)):
+            return messages
 
 
 def stored(lakehouse: Lakehouse, clock: SteppedClock, messages: Sequence[Archived]) -> int:
