@@ -18,7 +18,7 @@ from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
-from edge_agent.observability.name_watch import NameFree, Namesake, NameTaken, boot_id
+from edge_agent.observability.name_watch import EarlierStores, NameFree, Namesake, NameTaken, boot_id
 from edge_agent.observability.server_watch import ServerWatch
 from edge_agent.observability.status_board import StatusBoard, now, stream_part
 from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, keep_watchdog
@@ -175,6 +175,7 @@ class Agent:
             PolicyFeed(settings.region, settings.site, settings.upstream.domain, self._board.reporter("policy")),
             FastPath(store.copies_wait),
             Clocks(),
+            EarlierStores(),
             replaces_lost,
         )
         self._blocks, self._upload_path = BlockWiring(self._parts), UploadPath(self._parts)

@@ -28,7 +28,7 @@ from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.clocks import Clocks, RegionClock, SiteClock
 from edge_agent.observability.health import NAMES
-from edge_agent.observability.name_watch import NameWatch
+from edge_agent.observability.name_watch import EarlierStores, NameWatch
 from edge_agent.observability.status_board import (
     CONNECTED,
     NOT_ACCEPTED,
@@ -118,6 +118,7 @@ class AgentParts(NamedTuple):
     policy_feed: PolicyFeed
     fast_path: FastPath
     clocks: Clocks
+    earlier_stores: EarlierStores
     replaces_lost: bool
 
 
@@ -183,6 +184,9 @@ class BlockWiring:
         block = link.block
         fast_path = BlockFastPath(self._parts.fast_path, block.name) if mode.uses_fast_path else None
         rules = msgspec.structs.replace(self.rules(link, mode), journal=journal)
+        if decider is None and not rules.rebuilding:
+            rebuilding = await self._parts.earlier_stores.served(block.name)
+            rules = msgspec.structs.replace(rules, rebuilding=rebuilding)
         ingest = Ingest(rules, link.source, self._parts.store, decider, link.report, fast_path)
         self._board.watch(block.name, ingest)
         self.readers[block.name] = ingest
@@ -268,7 +272,7 @@ class UploadPath:
         upstream = JetStreamUpstream(client, limit, settings.domain, whom)
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
         boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
-        names = NameWatch(self._parts.settings, boot_id, known, report_names)
+        names = NameWatch(self._parts.settings, boot_id, known, report_names, self._parts.earlier_stores)
         # Who has asked takes a denial: the first that has.
         adapters += (self._parts.policy_feed, upstream, clock, names)
         return RegionLink(client, upstream, clock, names)

@@ -75,6 +75,11 @@ class Incarnation(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return _incarnation_text(self.created_at, self.epoch_ms)
 
+    @property
+    def epoch_at(self) -> int:
+        """The epoch in microseconds."""
+        return self.epoch_ms * 1_000
+
     @classmethod
     def parse(cls, text: str) -> "Incarnation":
         """Read ``<created_at>-<epoch_ms>``; raise InvalidIdentifier for anything else."""

@@ -191,6 +191,8 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     then is unknown to it. ``counters`` maps what happened (rejected, dropped, compacted, clamped, ...) to cause to
     count. ``condition`` is there where it repeats the last one while no further one comes: the name of the agent's
     condition that keeps time from passing, or STOPPING. ``conditions`` names all that the agent is in, the worst first.
+    ``store_began_us`` is the server's time at which the store began with the block, which names the store; unset where
+    that is not known.
     """
 
     protocol: Literal["muster:watermark:1"] = WATERMARK_PROTOCOL
@@ -216,6 +218,7 @@ class Watermark(msgspec.Struct, frozen=True, kw_only=True):
     rebuilt_at_us: int = 0
     condition: Text | UnsetType = UNSET
     conditions: Annotated[tuple[Text, ...], msgspec.Meta(max_length=MOST_ENTRIES)] | UnsetType = UNSET
+    store_began_us: int | UnsetType = UNSET
 
 
 _FIT_FOR_HEADER = re.compile(r"(?! )[ -$&-~]+(?<! )")

@@ -216,6 +216,7 @@ def judged_watermark(payload: bytes, block_id: BlockId, earliest: int) -> Waterm
         return QuarantineReason.CONTRADICTS_SUBJECT
     is_plausible = EARLIEST <= found.observed_since_us <= found.observed_through_us <= LATEST
     is_plausible = is_plausible and 0 <= found.rebuilt_at_us <= LATEST
+    is_plausible = is_plausible and (found.store_began_us is UNSET or 0 <= found.store_began_us <= LATEST)
     return found if is_plausible and found.observed_through_us >= earliest else QuarantineReason.IMPLAUSIBLE_INSTANT
 
 

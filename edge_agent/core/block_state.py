@@ -28,7 +28,8 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     spans: the observed clock is the stream's time less that. ``pending_blind`` makes the next proof close a blind
     span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
-    ``rebuilding`` holds until there was one. ``policy`` holds since ``policy_at``; ``revisions`` is what was taken of
+    ``rebuilding`` holds until there was one. ``store_began_at`` is the server's time at which the store began with the
+    block; 0 in a store of an older agent. ``policy`` holds since ``policy_at``; ``revisions`` is what was taken of
     the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
     its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
     take less, None where nobody is missed because of that: through ``unheard_until`` it is who was retired because
@@ -56,6 +57,7 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     advisory_ordinal: int = 0
     rebuilding: bool = False
     rebuilt_at: int = 0
+    store_began_at: int = 0
     mode: str = "sample"
     counters: Counters = {}
     takes: StreamTakes | None = None
@@ -68,6 +70,12 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     mark: PairMark | None = None
     batched_at: int = 0
     unproven: Spans = ()
+
+    @property
+    def is_learning(self) -> bool:
+        """True until all senders that a lost store may have known are heard or due to be retired."""
+        observed = self.observed_through - self.rebuilt_at - self.blind_total
+        return self.rebuilding or (self.rebuilt_at > 0 and observed <= self.policy.retire_after)
 
     @property
     def is_suspended(self) -> bool:

@@ -57,12 +57,11 @@ class Draft:
         self._stale = DeadlineQueue(senders, senders.stale, self._touched, "stale_observed_at")
         self._policy, self._policy_at = state.policy, state.policy_at
         self._revisions, self._asked_for = state.revisions, set(state.asked_for)
-        self._since, self._settling_at = state.observed_since, state.settling_at
+        self._since, self._settling_at, self.clock_ahead = state.observed_since, state.settling_at, state.clock_ahead
         self._source_clock, self._examined = state.source_clock, state.examined_sequence
         self._blind_total, self._pending_blind = state.blind_total, state.pending_blind
-        self._rebuilding, self._rebuilt_at = state.rebuilding, state.rebuilt_at
+        self._rebuilding, self._rebuilt_at, self._seen = state.rebuilding, state.rebuilt_at, state.seen
         self._takes, self._took, self._unheard_until = state.takes, state.took, state.unheard_until
-        self._seen, self.clock_ahead = state.seen, state.clock_ahead
         self._largest, self._batched_at, self._unproven = state.largest_size, state.batched_at, state.unproven
         self._quiet_until = self._next_deadline = self._valid = 0
 
@@ -359,6 +358,7 @@ class Draft:
             advisory_ordinal=self._ledger.ordinal,
             rebuilding=self._rebuilding,
             rebuilt_at=self._rebuilt_at,
+            store_began_at=self._before.store_began_at,
             takes=self._takes,
             took=self._took,
             unheard_until=self._unheard_until,

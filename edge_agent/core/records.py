@@ -185,6 +185,7 @@ class Emitter(msgspec.Struct, frozen=True):
             rebuilt_at_us=state.rebuilt_at,
             condition=context.condition or msgspec.UNSET,
             conditions=context.conditions or msgspec.UNSET,
+            store_began_us=state.store_began_at or msgspec.UNSET,
         )
         again = (context.condition, context.number) if context.condition else ()
         whose = (block_id.region, block_id.site, block_id.block, "watermark", self.agent, self.boot_id)

@@ -208,6 +208,7 @@ class Ingest(Generic[D]):
                 self._rules.policy_after(revisions),
                 revisions=revisions,
                 rebuilding=self._rules.rebuilding,
+                store_began_at=position.incarnation.epoch_at,
                 mode=self._rules.mode,
             )
             await self._commit(state)

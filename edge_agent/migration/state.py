@@ -184,6 +184,7 @@ def _batch(
         observed_since=through,
         observed_through=through,
         source_clock=through,
+        store_began_at=incarnation.epoch_at,
         mode=block.mode,
     )
     return BatchCommit(settings.block_id(block), state_of_block, SenderChanges(heard, stale, []), [])

@@ -124,6 +124,15 @@ STORE_LOCKED = Kind(
     "end that process (fuser -v); it goes on by itself",
 )
 
+STORE_LOST = Kind(
+    "store_lost",
+    _W,
+    "The store began empty, and another one had served the block before: senders that do not register any more are "
+    "unknown at the hub, not stale; this is shown for retire_after.",
+    "keep the directory of store.path when a container or host is replaced; retire senders that are gone: "
+    "muster-aggregator policy retire",
+)
+
 # The site's stream
 
 LINK_DOWN = Kind(

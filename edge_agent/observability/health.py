@@ -184,6 +184,9 @@ def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condi
     turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
     of_their_own = (RejectReason.TOO_MANY_SENDERS, RejectReason.BATCH)
     nameless = [each for each in recent if each.reason not in of_their_own]
+    if state.is_learning:
+        what = "its store began empty in place of an earlier one: senders that are not heard again are unknown"
+        yield kinds.STORE_LOST.of(subject, what, stream=block)
     if state.loss and not state.is_suspended:
         what = f"the stream {state.loss}: who is not heard any more is unknown, not stale"
         yield kinds.NARROWED.of(subject, what, stream=block)

@@ -191,11 +191,27 @@ class _Unlookable(_Unseen):
     """Nor soon."""
 
 
+class EarlierStores:
+    """Blocks for which the region holds a watermark of another run, found by the first poll of ``NameWatch``."""
+
+    def __init__(self) -> None:
+        self.blocks: set[str] = set()
+        self.are_found = asyncio.Event()
+
+    async def served(self, block: str) -> bool:
+        """Return True if another store served a block that this store does not know. Wait some seconds for the region.
+
+        Without an answer, the hub still sees it from the watermarks of both stores.
+        """
+        await wait_for_event(self.are_found, ANSWER_DEADLINE)
+        return block in self.blocks
+
+
 class NameWatch:
     """The watch over the names of one agent's blocks that make watermarks.
 
     ``may_publish`` is set as soon as nobody is in doubt, or has been for long: what leaves before somebody is known to
-    live cannot be taken back.
+    live cannot be taken back. ``earlier`` is filled by the first poll.
 
     ``known`` is what the store knew of each block when this run began; ``report`` is called with every change of phase,
     with the reason.
@@ -207,8 +223,10 @@ class NameWatch:
         boot_id: str,
         known: Mapping[str, BlockState],
         report: Callable[[str, str], None],
+        earlier: EarlierStores,
     ) -> None:
         self._boot_id = boot_id
+        self._earlier = earlier
         self._known = known
         self._agent = settings.agent_name
         self._is_pair = bool(settings.pair.members)
@@ -263,6 +281,7 @@ class NameWatch:
             try:
                 await self._look(client)
             except _Unlookable as error:
+                self._earlier.are_found.set()
                 self._report(NamePhase.UNWATCHED, str(error))
                 self.may_publish.set()
                 await self._pause(TRY_AGAIN)
@@ -324,6 +343,9 @@ class NameWatch:
             watermark = await self._last(client, subject)
             if watermark is not None and BlockId(watermark.region, watermark.site, watermark.block) == block_id:
                 sightings.see(asyncio.get_running_loop().time(), watermark)
+                if watermark.boot_id != self._boot_id and not self._earlier.are_found.is_set():
+                    self._earlier.blocks.add(block_id.block)
+        self._earlier.are_found.set()
 
     async def _last(self, client: Client, subject: str) -> Watermark | None:
         """Ask for the last watermark on a subject; None: there is none that can be read."""

@@ -107,7 +107,8 @@ def _watermarks(fleet: Fleet, advisories: Path) -> str:
             '1-1' AS incarnation, through // 1000 AS sequence, NULL::MAP(VARCHAR, BIGINT) AS senders,
             NULL::MAP(VARCHAR, BIGINT) AS outbox, NULL::MAP(VARCHAR, MAP(VARCHAR, BIGINT)) AS counters,
             {STALE_AFTER}::BIGINT AS stale_after_us, {2 * DAY}::BIGINT AS retire_after_us,
-            {STALE_AFTER // 4}::BIGINT AS blind_after_us, 0::BIGINT AS policy_revision, '0' AS version, {archived}
+            {STALE_AFTER // 4}::BIGINT AS blind_after_us, 0::BIGINT AS policy_revision, '0' AS version, {archived},
+            NULL::TIMESTAMPTZ AS store_began_at
         FROM sighted ASOF LEFT JOIN issued ON sighted.site = issued.site AND sighted.through >= issued.moment
         WHERE since < through ORDER BY through
     """

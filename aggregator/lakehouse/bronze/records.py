@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET
 
 from aggregator.archive.judgement import (
     QuarantineReason,
@@ -166,6 +167,7 @@ def _watermark_row(said: Watermark, sequence: int, archived_at: int) -> Row:
         "observed_through": said.observed_through_us,
         "advisory_ordinal": said.advisory_ordinal,
         "rebuilt_at": said.rebuilt_at_us or None,
+        "store_began_at": (said.store_began_us or None) if said.store_began_us is not UNSET else None,
         "stream": said.stream,
         "incarnation": said.incarnation,
         "sequence": said.sequence,

@@ -7,7 +7,6 @@ to come) are read anew from their first advisory on.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
 from enum import StrEnum
 from functools import reduce
 from typing import NamedTuple
@@ -15,8 +14,6 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from aggregator.archive.contests import Contest
-from aggregator.lakehouse.derive.coverage import contests, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import in_site_order
 from aggregator.lakehouse.derive.intervals.episodes import (
     AHEAD,
@@ -87,25 +84,13 @@ def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
     ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.RECOMPUTE)).alias("turn"))
 
 
-def lost_stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
-    """Give (region, site, block, ``rebuilt_at``) of the stores that were lost; None where none was, as nearly always.
-
-    ``found`` are the contests: after one, a store may take another's place as it does after a loss. To provide for what
-    is not there would take each row apart and put it together again.
-    """
-    if not found:
-        return (
-            None if continuations.where(f.size("lost_at") > 0).isEmpty() else watermark_coverage.rebuilds(continuations)
-        )
-    return contests.store_changes(continuations, found)
-
-
 def blocks_of_changed(before: DataFrame | None, after: DataFrame | None) -> DataFrame | None:
-    """Give (region, site, block) of what differs between two of ``lost_stores``; None where nothing does."""
+    """Return (region, site, block) with another order of stores ``after`` than ``before``; None if there is none."""
     sides = [side.withColumn("step", f.lit(step)) for side, step in ((before, -1), (after, 1)) if side is not None]
     if not sides:
         return None
-    changed = reduce(DataFrame.unionAll, sides).groupBy(*BLOCK, "rebuilt_at").agg(f.sum("step").alias("step"))
+    whole = (*BLOCK, "incarnation", "store_rank", "store_ends")
+    changed = reduce(DataFrame.unionAll, sides).groupBy(*whole).agg(f.sum("step").alias("step"))
     blocks = computed_once(changed.where("step != 0").select(*BLOCK).distinct())
     return None if blocks.isEmpty() else blocks
 
@@ -123,12 +108,12 @@ def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
 
 
 def continued(
-    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, rebuilds: DataFrame | None, known_through: int
+    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, stores: DataFrame | None, known_through: int
 ) -> ChangedRows:
     """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
     senders = touched.select(*SENDER)
     old = going_on.join(senders, [*SENDER], "left_semi").persist()
-    new = sender_intervals(last_words(old).unionAll(words(advisories)), rebuilds, known_through).persist()
+    new = sender_intervals(last_words(old).unionAll(words(advisories)), stores, known_through).persist()
     others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
     return ChangedRows(new.unionByName(others), goes_on(), old, new)
 
@@ -137,7 +122,7 @@ def partly_recomputed(
     touched: tuple[DataFrame, DataFrame],
     advisories: tuple[DataFrame, DataFrame],
     intervals: DataFrame,
-    rebuilds: DataFrame | None,
+    stores: DataFrame | None,
     known_through: int,
 ) -> ChangedRows:
     """Bring senders up to date of which some are read anew.
@@ -155,7 +140,7 @@ def partly_recomputed(
         .unionAll(words(new_advisories.join(to_recompute, [*SENDER], "left_anti")))
         .unionAll(words(in_site_order(all_advisories.join(to_recompute, [*SENDER], "left_semi"))))
     )
-    new = sender_intervals(records, rebuilds, known_through).persist()
+    new = sender_intervals(records, stores, known_through).persist()
     ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())
     replaced, replacing = (rows.join(to_recompute, [*SENDER], "left_semi") for rows in (ended, new_ended))
     days = _moved(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))

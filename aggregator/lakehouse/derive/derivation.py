@@ -16,7 +16,6 @@ from aggregator.lakehouse.derive.availability.imported_availability import (
     import_availability,
     import_sender_availability,
 )
-from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
 from aggregator.lakehouse.derive.coverage import clock_steps, contests, known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import (
@@ -27,6 +26,7 @@ from aggregator.lakehouse.derive.coverage.believed_times import (
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
 from aggregator.lakehouse.derive.coverage.known_time import Unknown
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance, begin_with, declared
+from aggregator.lakehouse.derive.coverage.stores import stores
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
@@ -117,7 +117,7 @@ class Derivation:
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
         heard = in_site_order_where_ahead(contests.heard(records.advisories, found))
-        interval_rows = sender_intervals(words(heard), lost_stores(after, found), known_through)
+        interval_rows = sender_intervals(words(heard), stores(after, found), known_through)
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)
         )

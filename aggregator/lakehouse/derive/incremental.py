@@ -16,6 +16,7 @@ from aggregator.lakehouse.derive.changed_senders import ChangedRows, Turn
 from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
 from aggregator.lakehouse.derive.coverage.folded_watermarks import folded
 from aggregator.lakehouse.derive.coverage.known_time import Unknown
+from aggregator.lakehouse.derive.coverage.stores import stores
 from aggregator.lakehouse.derive.coverage.watermark_coverage import LIFE
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, SENDER, site_bucket
 from aggregator.lakehouse.spark.effort import computed_once, fit_history
@@ -171,22 +172,21 @@ class IncrementalUpdate:
 
     def interval_rows(self, continuations: DataFrame, found: Collection[Contest]) -> ChangedRows:
         """Say what becomes of ``sender_intervals``; ``continuations`` as this made them, ``found`` the contests."""
-        rebuilds = changed_senders.lost_stores(continuations, found)
-        rebuilds_before = changed_senders.lost_stores(self._before.continuations, self._contested)
+        order, order_before = stores(continuations, found), stores(self._before.continuations, self._contested)
         new, all_ = self._new.advisories, self._all.advisories
         if found and not contests.unheard(new, found).isEmpty():
             new = contests.heard(new, found)
             self._touched = changed_senders.turns(new, self._going_on).persist()
             self._survey = self._look()
-        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(rebuilds_before, rebuilds))
+        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(order_before, order))
         if to_recompute is None:
-            return changed_senders.continued(self._touched, new, self._going_on, rebuilds, self._known_through)
+            return changed_senders.continued(self._touched, new, self._going_on, order, self._known_through)
         all_ = contests.heard(all_, found)
         return changed_senders.partly_recomputed(
             (self._touched, to_recompute),
             (new, all_),
             self._before.intervals,
-            rebuilds,
+            order,
             self._known_through,
         )
 

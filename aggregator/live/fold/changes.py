@@ -1,6 +1,7 @@
 """Name what a fold takes and gives: the archive's messages, and what of them the store is to keep."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +21,26 @@ _AT_ONCE = len(AdvisoryKind)
 """The rank of a ``retired`` at the very sighting that opened its episode."""
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
 _DATED_BACK = (STALE, UNHEARD)
+
+
+class Outdated(IntEnum):
+    """A change of a block by which the states of its senders are out of date."""
+
+    MORE_ANNOUNCED = auto()
+    STORE_REPLACED = auto()
+    OTHER_AGENT_BELIEVED = auto()
+
+    @classmethod
+    def of_stores(cls, before: Collection[str], after: Collection[str]) -> "Outdated | None":
+        """Return the change of the incarnations of the last store; None if they are the same."""
+        if set(before) == set(after):
+            return None
+        return cls.MORE_ANNOUNCED if before and set(before) <= set(after) else cls.STORE_REPLACED
+
+    @property
+    def concerns_all(self) -> bool:
+        """True if the state of each sender is to be computed again, not only of the lost ones."""
+        return self is not Outdated.MORE_ANNOUNCED
 
 
 class Archived(NamedTuple):
@@ -55,6 +76,10 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def kind(self) -> AdvisoryKind:
         """Give its kind."""
         return KINDS[self.kind_rank]
+
+    def counts(self, silent: Mapping[str, int]) -> bool:
+        """Return True unless another agent is believed; ``silent``: by incarnation, since when it is not."""
+        return self.incarnation not in silent or self.at < silent[self.incarnation]
 
     @property
     def reported_state(self) -> int:

@@ -19,6 +19,7 @@ import msgspec
 
 from aggregator.archive import contests
 from aggregator.archive.hub_clock import ClockStep, without_steps
+from aggregator.archive.stores import StoreSpan, Succession, succession
 from shared.identifiers import BlockId
 
 MOST_LIVES = 128
@@ -55,7 +56,8 @@ class Life(msgspec.Struct, gc=False):
     ``held`` are the runs [first, last] of ordinals that have arrived; ``waiting`` are the marks that do not vouch yet,
     in time; ``last`` is the last mark of all. ``put_back_from`` (0: none) is when its count fell, or when it counted
     ``doubled``, an ordinal that two advisories have. ``begun_at`` is the hub's time of the first that it told,
-    ``claimed_through`` what its marks claimed, as the site said it.
+    ``claimed_through`` what its marks claimed, as the site said it. ``sequence`` is the
+    archive's of the first.
     """
 
     incarnation: str
@@ -71,6 +73,7 @@ class Life(msgspec.Struct, gc=False):
     waiting: list[Mark] = []
     put_back_from: int = 0
     doubled: int = 0
+    sequence: int = 0
     vouched: list[Mark] = []
 
     def vouch(self, mark: Mark) -> bool:
@@ -216,8 +219,9 @@ class Block(msgspec.Struct, gc=False):
     """What is known of one stream block, but for its senders. Instants in microseconds.
 
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
-    watermark, and ``claimed_through`` what the last one claimed, as the site said it. ``lost_at`` is when its store
-    began to learn its senders again, 0: never. Two agents spoke at once in ``contested_from`` to ``contested_until``;
+    watermark, and ``claimed_through`` what the last one claimed, as the site said it. Where several stores have
+    spoken, ``latest_store`` names the incarnations of the last one, and the coverage of the others ended at ``lost_at``
+    (``archive/stores.py``). Two agents spoke at once in ``contested_from`` to ``contested_until``;
     of ``silent`` incarnations nothing counts that they said since. ``was_contested`` is True from the first time that
     two agents spoke at once. So many retired senders were forgotten as ``forgotten_count``. ``condition`` is what the
     agent last said to keep time from passing, "": nothing; ``conditions`` names all that it last was in,
@@ -235,6 +239,7 @@ class Block(msgspec.Struct, gc=False):
     claimed_through: int = 0
     ordinal: int = 0
     lost_at: int = 0
+    latest_store: tuple[str, ...] = ()
     changed_at: int = 0
     agent: str = ""
     boot_id: str = ""
@@ -257,18 +262,20 @@ class Block(msgspec.Struct, gc=False):
         """Name it."""
         return BlockId(self.region, self.site, self.block)
 
-    def life(self, incarnation: str, archived_at: int) -> Life:
-        """Give what is known of one of its incarnations, which tells something at ``archived_at``."""
-        found = self.lives.get(incarnation)
-        if found is None:
-            if len(self.lives) >= MOST_LIVES:
-                del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
-            found = self.lives[incarnation] = Life(incarnation, archived_at)
+    def begin_life(self, incarnation: str, archived_at: int, sequence: int) -> Life:
+        """Add an incarnation; its first record is the archive's message ``sequence``."""
+        if len(self.lives) >= MOST_LIVES:
+            del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
+        found = self.lives[incarnation] = Life(incarnation, archived_at, sequence=sequence)
         return found
 
     def _rank_of_life(self, life: Life) -> tuple[bool, int]:
-        """Say how late a life is to be forgotten: those that say whom not to believe last, the others by their end."""
-        return bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
+        """Return the place of a life in the order of eviction: lives that show which records not to believe are last.
+
+        So are those of stores before the last one; all others go by their end.
+        """
+        is_earlier = bool(self.latest_store) and life.incarnation not in self.latest_store
+        return is_earlier or bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
 
     def add(self, life: Life, mark: Mark, claimed: int) -> None:
         """Add the next watermark of one of its incarnations, which claims an instant of its own."""
@@ -326,14 +333,15 @@ def contests_of(block: Block) -> list[contests.Contest]:
     )  # fmt: skip
 
 
-def lost_at(block: Block, found: list[contests.Contest]) -> int:
-    """Return since when the last store that replaced a lost one, or that of another agent, speaks."""
-    ignored = {incarnation for _, incarnation in contests.silent_throughout(found)}
-    stores = dict[int, int]()
-    for life in block.lives.values():
-        if life.store and life.incarnation not in ignored:
-            stores[life.store] = min(stores.get(life.store, life.store), life.begun_at)
-    return max([*stores.values(), *(since for _, since in contests.beginnings(found))], default=0)
+def order_of_stores(block: Block, found: list[contests.Contest]) -> Succession:
+    """Return the order of the stores of a block; ``found`` are its contests."""
+    spans = (
+        StoreSpan(
+            each.incarnation, each.store, each.begun_at, each.last.through if each.last else 0, each.put_back_from
+        )
+        for each in block.lives.values()
+    )
+    return succession(spans, found)
 
 
 def known_until(block: Block, steps: Sequence[ClockStep]) -> int:

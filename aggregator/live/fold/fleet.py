@@ -2,10 +2,10 @@
 
 Rules. The state is a function of the archive's messages up to a position, in the archive's order: how they are cut
 into batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the
-tables: by (at, rank of kind, event id); instants count as ``lakehouse/derive/coverage/believed_times.py`` says. Where
-a store was lost, whoever it has not told of since is unknown; so is, until ``unheard_until``, whom its stream had
-ceased to take. Whoever was retired, and told of no more for ``KEPT``, is forgotten, but not where two agents spoke at
-once. How far a block is known is ``coverage.py``'s.
+tables: by (at, rank of kind, event id); instants count as ``lakehouse/derive/coverage/believed_times.py`` says. A
+sender that the last of a block's stores (``archive/stores.py``) has not announced is unknown; so is, until
+``unheard_until``, one that its stream had ceased to take. Whoever was retired, and told of no more for ``KEPT``, is
+forgotten, but not where two agents spoke at once. How far a block is known is ``coverage.py``'s.
 
 What is up *now* depends on what is known now: ``view.py`` looks at the state as of an instant.
 """
@@ -13,7 +13,7 @@ What is up *now* depends on what is known now: ``view.py`` looks at the state as
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter
 
 from msgspec import UNSET
@@ -30,20 +30,33 @@ from aggregator.archive.judgement import (
     judged_watermark,
     named_by,
 )
-from aggregator.archive.reach import REACH, SKEW, believed_earlier, believed_lead
+from aggregator.archive.reach import REACH, SKEW, believed_lead
+from aggregator.archive.stores import store_of
+from aggregator.live.fold.believed_times import BelievedTimes
 from aggregator.live.fold.changes import (
     NEW_RANK,
     RANKS,
     Changes,
     History,
+    Outdated,
     Revision,
     StoryEntry,
     place_rank,
     unheard_until,
 )
-from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, lost_at, reopen, settle
+from aggregator.live.fold.coverage import (
+    Block,
+    Gap,
+    Life,
+    Mark,
+    contests_of,
+    known_until,
+    order_of_stores,
+    reopen,
+    settle,
+)
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
-from shared.identifiers import BlockId, Incarnation, InvalidIdentifier
+from shared.identifiers import BlockId
 from shared.instants import DAY, EARLIEST
 from shared.policy import (
     CancelMaintenance,
@@ -71,9 +84,7 @@ class Fleet:
 
     ``steps`` are the steps back that the hub's clock has made up for, as far as a record may reach back. No message was
     stamped later than ``stamped_through``. A block's number in ``versions`` rises with all that is told of the block or
-    of a sender in it.
-    ``outdated`` names the blocks whose senders have an old state until ``rebuild_outdated``: True if another agent is
-    believed, False if the store was lost.
+    of a sender in it. ``outdated`` names the blocks whose senders have an old state until ``rebuild_outdated``.
     """
 
     def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
@@ -92,10 +103,10 @@ class Fleet:
         self.kept = KEPT
         self._history = history
         self._numbers: dict[tuple[str, str, str], int] = {}
-        self._created: dict[str, int] = {}
+        self._times = BelievedTimes()
         self._unheard: list[tuple[int, int]] = []
         self._day_ends_at = 0
-        self.outdated: dict[int, bool] = {}
+        self.outdated: dict[int, Outdated] = {}
 
     def fold(self, messages: Iterable[tuple[int, bytes, int, bytes]], changes: Changes | None = None) -> Changes:
         """Fold the next messages (each ``Archived``, or a tuple like it), and return ``changes`` with theirs added."""
@@ -150,13 +161,13 @@ class Fleet:
         cause it. Done for each record, the work would grow with the square of what a site sends.
         """
         while self.outdated:
-            number, is_of_story = next(iter(self.outdated.items()))
+            number, change = next(iter(self.outdated.items()))
             block = self.blocks[number]
             for sender in self.members[number].values():
-                if is_of_story:
+                if change is Outdated.OTHER_AGENT_BELIEVED:
                     yield from self._rebuild_sender(sender, block, changes)
-                elif self.senders.word[sender] and self.senders.state[sender] != self._state(sender, block):
-                    self._set_state(sender, self._state(sender, block))
+                elif self.senders.word[sender] and (change.concerns_all or self.senders.state[sender] == LOST):
+                    self._set_state(sender, self._state(sender, is_known=self._is_announced(sender, block, changes)))
                     changes.senders.add(sender)
                 yield
             del self.outdated[number]
@@ -169,13 +180,14 @@ class Fleet:
         """Derive the state of a sender from the advisories that count in its story. Yield after each advisory."""
         counting = []
         for entry in self.story(sender, changes):
-            if _counts(entry, block):
+            if entry.counts(block.silent):
                 counting.append(entry)
             yield
         self.senders.forget(sender)
         self._set_state(sender, 0)
+        is_known = not block.latest_store or any(entry.incarnation in block.latest_store for entry in counting)
         for entry in reversed(counting):
-            self._apply(entry, event_key(entry.event_id))
+            self._apply(entry, event_key(entry.event_id), is_known=is_known)
             yield
         changes.senders.add(sender)
 
@@ -245,7 +257,7 @@ class Fleet:
         self.versions[number] += 1
         is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
-            life = block.lives.get(incarnation) or block.life(incarnation, archived_at)
+            life = block.lives.get(incarnation) or self._begin_life(number, incarnation, archived_at)
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
@@ -268,24 +280,28 @@ class Fleet:
         if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
         at = claimed if claimed < archived_at else archived_at
+        lead = self._lead(claimed, at)
         # Of a new sender it is nearly always so.
-        last_seen = at if said.last_seen_us == claimed == at else self._believed_last_seen(said, at)
+        last_seen = at if said.last_seen_us == claimed == at else self._times.last_seen(said, at, lead)
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, unheard_until(said, self._lead(claimed, at)),
+            said.rebuilt, said.by_operator is True, unheard_until(said, lead),
             _AHEAD if is_ahead else place_rank(said, last_seen, at),
         )  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
-        if not block.silent or _counts(entry, block):
-            if not self.outdated.get(number):
-                self._apply(entry, event)
+        if not block.silent or entry.counts(block.silent):
+            if self.outdated.get(number) is not Outdated.OTHER_AGENT_BELIEVED:
+                self._apply(entry, event, is_known=self._is_known(entry, block, changes))
             if at > block.changed_at:
                 block.changed_at = at
 
-    def _apply(self, entry: StoryEntry, event: bytes) -> None:
-        """Let an advisory count: it says what its sender is, unless a later one has said it."""
+    def _apply(self, entry: StoryEntry, event: bytes, *, is_known: bool) -> None:
+        """Set the state of a sender by an advisory, unless a later one has set it.
+
+        ``is_known``: the last of the block's stores has announced the sender.
+        """
         senders, sender, at, rank, last_seen = self.senders, entry.sender, entry.at, entry.place_rank, entry.last_seen
         word = entry.reported_state
         told_at = at if word == UP else last_seen
@@ -311,9 +327,7 @@ class Fleet:
                 self._index_unheard()
         elif senders.until:
             senders.until.pop(sender, None)
-        block = self.blocks[senders.block[sender]]
-        is_plain = word != UNHEARD and block.lost_at <= at
-        self._set_state(sender, word if is_plain else self._state(sender, block))
+        self._set_state(sender, word if word != UNHEARD and is_known else self._state(sender, is_known=is_known))
 
     def _take_back(self, block: Block, life: Life, ordinal: int) -> None:
         """Know less: what had vouched for a block counted an ordinal that two advisories have by now."""
@@ -352,7 +366,7 @@ class Fleet:
     def has_lived(self, sender: int) -> bool:
         """Tell whether any time passed in what counts of all that was told of a sender."""
         block = self.blocks[self.senders.block[sender]]
-        counting = (entry for entry in self.story(sender) if _counts(entry, block))
+        counting = (entry for entry in self.story(sender) if entry.counts(block.silent))
         word_before, floor, since_before = 0, 0, 0
         for entry in sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id))):
             word = entry.reported_state
@@ -375,14 +389,30 @@ class Fleet:
             yield entry
             head = entry.previous
 
-    def _state(self, sender: int, block: Block) -> int:
-        """Say what a sender is by its last word."""
+    def _is_known(self, entry: StoryEntry, block: Block, changes: Changes) -> bool:
+        """Return True if the last of a block's stores has announced the sender of ``entry``."""
+        if not block.latest_store or entry.incarnation in block.latest_store:
+            return True
+        state = self.senders.state[entry.sender]
+        return state in (UP, STALE) or (
+            state in (RETIRED, UNHEARD) and self._is_announced(entry.sender, block, changes)
+        )
+
+    def _is_announced(self, sender: int, block: Block, changes: Changes) -> bool:
+        """Return True if the latest advisories of a sender have one of the last of a block's stores."""
+        latest = block.latest_store
+        begun = min((block.lives[name].sequence for name in latest if name in block.lives), default=0)
+        if not latest or self.senders.head[sender] < begun:
+            return not latest
+        since = takewhile(lambda entry: entry.sequence >= begun, self.story(sender, changes))
+        return any(entry.incarnation in latest for entry in islice(since, _LOOKED_BACK))
+
+    def _state(self, sender: int, *, is_known: bool) -> int:
+        """Return the state of a sender by its last advisory."""
         word = self.senders.word[sender]
         if word == UNHEARD:
             return UNHEARD if self.senders.until.get(sender, 0) > self.known_through else RETIRED
-        if word != RETIRED and block.lost_at > self.senders.at[sender]:
-            return LOST
-        return word
+        return word if word == RETIRED or is_known else LOST
 
     def _set_state(self, sender: int, state: int) -> None:
         senders = self.senders
@@ -449,35 +479,20 @@ class Fleet:
                     head = unstored[head].previous
                 changes.forgotten.append((sender, head))
 
-    def _believed_last_seen(self, said: AdvisoryBody, at: int) -> int:
-        created_at = self._created_at(said.incarnation or "", said.at_us)
-        return believed_earlier(said.last_seen_us, at, self._lead(said.at_us, at), created_at)
-
     def _lead(self, claimed_at: int, at: int) -> int:
         """Return by how much the instants of a record move; a hub whose clock is behind shows no site's clock ahead."""
         return believed_lead(claimed_at, at) if self.clock.step is None else 0
-
-    def _created_at(self, incarnation: str, claimed_at: int) -> int:
-        """Return the creation of an incarnation's stream; 0 where that is after ``claimed_at`` or not known."""
-        created = self._created.get(incarnation)
-        if created is None:
-            try:
-                created = Incarnation.parse(incarnation).created_at
-            except InvalidIdentifier:
-                created = 0
-            if len(self._created) < 10_000:
-                self._created[incarnation] = created
-        return created if created <= claimed_at else 0
 
     def _watermark(self, said: Watermark | QuarantineReason, archived_at: int, changes: Changes) -> None:
         number = self._block_of(said)
         if number is None or isinstance(said, QuarantineReason):
             return
         block = self.blocks[number]
-        life = block.life(said.incarnation, archived_at)
+        life = block.lives.get(said.incarnation) or self._begin_life(number, said.incarnation, archived_at)
         # A run of an agent sends what it claims in its order.
         is_again = block.boot_id == said.boot_id[:_LONGEST_TEXT] and said.observed_through_us <= life.claimed_through
-        since, through = self._believed_span(said, archived_at, life.last if is_again else None)
+        through = min(said.observed_through_us, archived_at, *([life.last.through] if is_again and life.last else []))
+        since = self._times.since(said, through, self._lead(said.observed_through_us, through))
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
         block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
         # One that is sent again, late, says nothing of now; one that repeats the last does.
@@ -501,7 +516,7 @@ class Fleet:
         if condition and life.last is not None and said.observed_through_us <= life.claimed_through:
             # It is no word about the stream: the tables, too, know the first of its kind alone.
             return
-        store_before, life.store = life.store, max(said.rebuilt_at_us, 0)
+        life.store = store_of(said)
         life.since = min(life.since or since, since)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = life.last_archived_at if is_again else archived_at
@@ -517,17 +532,10 @@ class Fleet:
         if is_late:
             self._know_less(block, through)
         found = contests_of(block) if len(block.lives) > 1 else []
-        if life.store not in (0, store_before):
-            self._lose_store(number, lost_at(block, found))
+        if found or block.latest_store or any(each.store != life.store for each in block.lives.values()):
+            self._follow_stores(number, found)
         if found or block.silent:
             self._contest(number, found)
-
-    def _believed_span(self, said: Watermark, archived_at: int, last: Mark | None) -> tuple[int, int]:
-        """Say which time counts of that which a watermark claims; ``last`` is one that claimed as much or more."""
-        claimed = said.observed_through_us
-        through = min(claimed, archived_at, *(() if last is None else (last.through,)))
-        created_at, lead = self._created_at(said.incarnation, claimed), self._lead(claimed, through)
-        return believed_earlier(said.observed_since_us, through, lead, created_at), through
 
     def _know_less(self, block: Block, since: int) -> None:
         """Call contested what vouched until another life's late mark showed that advisories lack of it."""
@@ -546,13 +554,22 @@ class Fleet:
         silent = {each.incarnation: each.since for each in sorted(contests.silences(found), reverse=True)}
         if silent != block.silent:
             block.silent = silent
-            block.lost_at = lost_at(block, found)
-            self.outdated[number] = True
+            self.outdated[number] = Outdated.OTHER_AGENT_BELIEVED
 
-    def _lose_store(self, number: int, lost_at: int) -> None:
-        if lost_at != self.blocks[number].lost_at:
-            self.blocks[number].lost_at = lost_at
-            self.outdated.setdefault(number, False)
+    def _begin_life(self, number: int, incarnation: str, archived_at: int) -> Life:
+        block = self.blocks[number]
+        life = block.begin_life(incarnation, archived_at, self.sequence)
+        if block.latest_store:
+            self._follow_stores(number, contests_of(block))
+        return life
+
+    def _follow_stores(self, number: int, found: list[contests.Contest]) -> None:
+        """Find the last of a block's stores; the block is outdated if another one, or more of it, is known now."""
+        block = self.blocks[number]
+        order, before = order_of_stores(block, found), block.latest_store
+        block.lost_at, block.latest_store = max(order.ends, default=0), order.latest
+        if change := Outdated.of_stores(before, order.latest):
+            self.outdated[number] = max(change, self.outdated.get(number, change))
 
     def _settle(self, number: int, store: int, changes: Changes) -> None:
         block = self.blocks[number]
@@ -581,8 +598,3 @@ class Fleet:
 
 def _end_of_day(at: int) -> int:
     return (at // DAY + 1) * DAY
-
-
-def _counts(entry: StoryEntry, block: Block) -> bool:
-    """Tell whether an advisory is believed where two agents spoke at once."""
-    return entry.incarnation not in block.silent or entry.at < block.silent[entry.incarnation]

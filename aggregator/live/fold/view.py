@@ -24,7 +24,7 @@ from aggregator.live.api import (
     State,
     UnknownReason,
 )
-from aggregator.live.fold.changes import Revision
+from aggregator.live.fold.changes import Outdated, Revision
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
@@ -340,7 +340,8 @@ class View:
         if self.is_hub_behind or self.sourcing.behind:
             return UnknownReason.HUB_BEHIND if self.is_hub_behind else UnknownReason.HUB_CLOCK
         if number in self.fleet.outdated:
-            return UnknownReason.CONTESTED if self.fleet.outdated[number] else UnknownReason.LOST_STORE
+            is_contested = self.fleet.outdated[number] is Outdated.OTHER_AGENT_BELIEVED
+            return UnknownReason.CONTESTED if is_contested else UnknownReason.LOST_STORE
         contested = UnknownReason.CONTESTED if block.known_until < block.contested_until else None
         if self._is_source_behind(block.region):
             is_late = self.now - block.watched_until > self.unknown_after

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec import UNSET
 
-from shared.identifiers import AdvisoryKind
+from shared.identifiers import AdvisoryKind, Incarnation
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
 from tests.support.agent.running_agent import agent_process
 from tests.support.waiting import until
@@ -109,13 +110,33 @@ async def test_an_agent_starts_without_its_store_and_says_that_its_senders_are_n
         await agent.kill()
         await stage.site.link.restore()
         await agent.start()
-        await until(lambda: _is_told_twice(stage), "a is announced again")
+        await until(lambda: _is_announced_twice(stage), "a is announced again")
         await until(lambda: _is_vouched_for_anew(stage), "the new store's agent vouches")
     first, second = await stage.region.advisories()
     assert (first.kind, first.rebuilt, second.kind, second.rebuilt) == ("new", False, "new", True)
     assert first.incarnation != second.incarnation
     marks = [mark for mark in await stage.region.watermarks() if mark.incarnation == second.incarnation]
     assert {mark.rebuilt_at_us for mark in marks} == {second.at_us}
+
+
+@pytest.mark.provokes("store_lost")
+async def test_agent_on_a_new_host_without_its_store_reports_that_another_one_was_there(stage: Stage) -> None:
+    async with registering(stage.site, "a"), agent_process(stage.config_path) as agent:
+        await until(lambda: stage.region.senders_with(AdvisoryKind.NEW), "a is known")
+        await until(stage.region.watermarks, "the first store covers time")
+        assert not any(mark.conditions for mark in await stage.region.watermarks() if mark.conditions is not UNSET)
+        await agent.kill()
+        for path in stage.store_path.parent.glob(f"{stage.store_path.name}*"):
+            path.unlink()
+        await agent.start()
+        await until(lambda: _is_announced_twice(stage), "a is announced again")
+        await until(lambda: _is_named(stage, "store_lost"), "the loss is a condition")
+    first, second = await stage.region.advisories()
+    assert (first.kind, first.rebuilt, second.kind, second.rebuilt) == ("new", False, "new", True)
+    marks = await stage.region.watermarks()
+    stores = {(mark.incarnation, mark.store_began_us, mark.rebuilt_at_us) for mark in marks}
+    began = [Incarnation.parse(each.incarnation).epoch_at for each in (first, second)]
+    assert stores == {(first.incarnation, began[0], 0), (second.incarnation, began[1], second.at_us)}
 
 
 async def test_an_older_copy_of_the_store_that_was_put_back_uses_no_ordinal_twice(stage: Stage) -> None:
@@ -170,7 +191,12 @@ async def _is_vouched_for_anew(stage: Stage) -> bool:
     return any(mark.rebuilt_at_us for mark in await stage.region.watermarks())
 
 
-async def _is_told_twice(stage: Stage) -> bool:
+async def _is_named(stage: Stage, condition: str) -> bool:
+    marks = await stage.region.watermarks()
+    return any(mark.conditions is not UNSET and condition in mark.conditions for mark in marks)
+
+
+async def _is_announced_twice(stage: Stage) -> bool:
     return len(await stage.region.senders_with(AdvisoryKind.NEW)) == 2
 
 

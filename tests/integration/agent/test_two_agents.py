@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from edge_agent.observability import name_watch
-from edge_agent.observability.name_watch import NameWatch, boot_id
+from edge_agent.observability.name_watch import EarlierStores, NameWatch, boot_id
 from shared.wire import encode
 from tests.support.agent.agent_file import SMALLEST, parsed
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
@@ -111,6 +111,11 @@ async def not_wrong(agent: AgentProcess) -> bool:
     return not await complaint(agent)
 
 
+async def complains_only(agent: AgentProcess, condition: str) -> bool:
+    lines = (await complaint(agent)).splitlines()
+    return len(lines) == 1 and f"({condition}" in lines[0]
+
+
 # Under one name
 
 
@@ -158,7 +163,8 @@ async def test_of_two_agents_under_one_name_the_later_withdraws_until_the_first_
                 await until(lambda: only_from(deployment, "dub1-a"), "the first alone vouches")
                 first.kill()
                 await until(lambda: only_from(deployment, "b"), "the second goes on once the first has gone")
-                await until(lambda: not_wrong(second), "the second is well")
+                # Its store lacks the senders of the first one.
+                await until(lambda: complains_only(second, "store_lost"), "the second is well but for its store")
 
 
 async def test_of_two_sites_of_one_name_the_later_withdraws(tmp_path: Path) -> None:
@@ -283,7 +289,7 @@ async def test_a_region_that_answers_nobody_for_a_while_ends_no_watch(
     async with running_site(tmp_path) as site:
         await site.create_stream({"name": "FLEET", "subjects": ["fleet.>"]})
         settings = parsed(SMALLEST.replace("[upstream]", '[upstream]\ndomain = "away"'))
-        watch = NameWatch(settings, "boot", {}, lambda _phase, _reason: None)
+        watch = NameWatch(settings, "boot", {}, lambda _phase, _reason: None, EarlierStores())
         watching = asyncio.create_task(watch.run(site.client))
         try:
             await until(lambda: watch.may_publish.is_set() or watching.done(), "it has looked more than once")

@@ -12,10 +12,10 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.availability import window_accounts
 from aggregator.lakehouse.derive.availability.accounting import AccountingError, check
-from aggregator.lakehouse.derive.changed_senders import lost_stores
 from aggregator.lakehouse.derive.coverage import contests, known_time, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import believed_advisories, believed_watermarks
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance
+from aggregator.lakehouse.derive.coverage.stores import stores
 from aggregator.lakehouse.derive.incremental import said_beside
 from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
 from aggregator.lakehouse.spark import effort
@@ -24,15 +24,8 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.lakehouse.drawn_histories import drawn
-from tests.support.lakehouse.random_fleet import (
-    Times,
-    Window,
-    account,
-    advisory_rows,
-    draw_block,
-    draw_windows,
-    watermark_rows,
-)
+from tests.support.lakehouse.random_fleet import Times, Window, account, draw_block
+from tests.support.lakehouse.random_rows import advisory_rows, draw_windows, watermark_rows
 
 START = int(datetime(2026, 2, 27, tzinfo=UTC).timestamp()) * SECOND
 BOUND = 2 * 5 * MINUTE
@@ -78,7 +71,7 @@ class Derived:
         after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).localCheckpoint()
         found = contests.found_in(after)
         heard = contests.heard(advisories, found)
-        self.intervals = sender_intervals(words(heard), lost_stores(after, found), through).localCheckpoint()
+        self.intervals = sender_intervals(words(heard), stores(after, found), through).localCheckpoint()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         lost = [known_time.Unknown(*loss, Cause.LOST) for loss in losses]

@@ -44,16 +44,8 @@ from tests.lakehouse.query.test_analysis_views import check_views_against_days
 from tests.lakehouse.scripted_archive import FIRST_DAY, START, Archive, Interrupted, Row, Rows
 from tests.lakehouse.scripted_weeks import across_a_months_end, maintenance, week_of
 from tests.support.lakehouse.quick_spark import SPARK
-from tests.support.lakehouse.random_fleet import (
-    BlockHistory,
-    Mark,
-    account,
-    advisory_rows,
-    draw_block,
-    policy_rows,
-    standing_windows,
-    watermark_rows,
-)
+from tests.support.lakehouse.random_fleet import BlockHistory, Mark, account, draw_block
+from tests.support.lakehouse.random_rows import advisory_rows, policy_rows, standing_windows, watermark_rows
 from tests.support.lakehouse.small_rollup import bucket_of
 
 BY_DAY = (

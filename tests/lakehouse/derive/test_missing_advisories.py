@@ -27,12 +27,11 @@ from tests.support.lakehouse.random_fleet import (
     BlockHistory,
     Mark,
     ScopedRevision,
-    advisory_rows,
     believed,
     is_known,
     known_spans,
-    watermark_rows,
 )
+from tests.support.lakehouse.random_rows import advisory_rows, watermark_rows
 
 HOURS = 24
 INTERVAL_TYPES = ", ".join(f"{column.name} {column.type}" for column in SENDER_INTERVALS.columns)

@@ -52,10 +52,18 @@ def test_what_a_clock_ahead_said_loses_to_what_was_observed_after_it(lakehouse: 
     hub.publish([anew.new("cut", hour(3), rebuilt=True), anew.watermark(hour(3), hour(30), rebuilt_at=hour(3))])
     second = lakehouse.roll_up()
     assert second.counts.ahead == 1
-    for sender_id, back_at in (("back", right_at), ("cut", hour(3))):
+    # What the first store knew ends with its coverage, that is when the hub stored its last watermark.
+    ((covered,),) = lakehouse.rows(
+        "SELECT epoch_us(max(archived_at)) FROM watermarks WHERE site = 'dub1' AND rebuilt_at IS NULL"
+    )
+    lost = [("down", hour(1), covered, "ahead"), ("unknown", covered, right_at, "ahead")]
+    for sender_id, silence, back_at in (
+        ("back", lost, right_at),
+        ("cut", [("down", hour(1), hour(3), "ahead")], hour(3)),
+    ):
         assert lakehouse.rows(LIVES.format(sender_id)) == [
             ("up", hour(0), hour(1), None),
-            ("down", hour(1), back_at, "ahead"),
+            *silence,
             ("up", back_at, None, None),
         ]
     # Of whom nothing was heard since nobody knows anything, from the store's loss on.
@@ -118,6 +126,24 @@ def test_outage_and_coverage_keep_their_length_however_far_the_clock_is_ahead(la
     covered += f" AND epoch_us(started_at) > {now - 20 * MINUTE} GROUP BY 1 ORDER BY 1"
     assert lakehouse.rows(covered) == [(site, 12 * MINUTE) for site in sites]
     assert agreed(lakehouse) == len(sites)
+
+
+def test_sender_that_the_store_of_a_new_host_has_not_heard_is_unknown(lakehouse: Lakehouse) -> None:
+    block, again = Block("eu-west", "dub1"), Block("eu-west", "dub1", epoch=2)
+    names = ("stays", "died", "silent")
+    lakehouse.hub.publish(block.new(name, hour(0)) for name in names)
+    lakehouse.hub.publish([block.stale("silent", hour(1)), block.watermark(hour(0), hour(4), store=hour(0))])
+    lakehouse.roll_up()
+    # The new store reads what the stream still holds, from before the end of the old one's coverage.
+    lakehouse.hub.publish([again.new("stays", hour(3)), again.watermark(hour(3), hour(6), store=hour(5))])
+    lakehouse.roll_up()
+    last = "SELECT sender_id, arg_max(state, started_at), epoch_us(max(started_at)) FROM sender_intervals GROUP BY 1"
+    states = [("died", "unknown", hour(4)), ("silent", "unknown", hour(4)), ("stays", "up", hour(3))]
+    assert lakehouse.rows(last + " ORDER BY 1") == states
+    everything = lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
+    assert agreed(lakehouse) == len(names)
+    lakehouse.roll_up(RollupRequest(full=True))
+    assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
 
 
 def agreed(lakehouse: Lakehouse) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from msgspec import UNSET
 from nats.aio.client import Client
 
 from shared.embedded.server import EmbeddedNats, ServerSettings
@@ -186,7 +187,7 @@ class Block:
         message = self.retired(sender_id, last_seen_at + STALE_AFTER, last_seen_at)
         return message._replace(body=message.body[:-1] + b',"unheard_until_us":%d}' % until)
 
-    def watermark(self, since: int, through: int, *, rebuilt_at: int = 0) -> Message:
+    def watermark(self, since: int, through: int, *, rebuilt_at: int = 0, store: int = 0) -> Message:
         record = Watermark(
             region=self.id.region,
             site=self.id.site,
@@ -208,6 +209,7 @@ class Block:
             version="0",
             boot_id=self.boot_id,
             rebuilt_at_us=rebuilt_at,
+            store_began_us=store or UNSET,
         )
         return Message(watermark_subject(self.id), encode(record))
 

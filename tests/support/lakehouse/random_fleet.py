@@ -46,7 +46,10 @@ class ScopedRevision(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """One watermark; ``archived_at`` 0: when it says that it was; ``claimed`` is what it said, where that is moved."""
+    """One watermark; ``archived_at`` 0: when it says that it was; ``claimed`` is what it said, where that is moved.
+
+    ``store`` 0: the agent reports none.
+    """
 
     incarnation: int
     since: int
@@ -56,11 +59,19 @@ class Mark(NamedTuple):
     archived_at: int = 0
     claimed: int = 0
     is_under_step: bool = False
+    store: int = 0
 
     @property
     def place(self) -> tuple[int, int]:
         """Its place among the watermarks of its store."""
         return self.through, self.claimed
+
+
+class Stores(NamedTuple):
+    """The place of each incarnation's store, and for each store but the last the end of coverage up to it."""
+
+    places: dict[int, int]
+    ends: list[int]
 
 
 class BlockHistory(NamedTuple):
@@ -99,15 +110,20 @@ class Times(NamedTuple):
     outages: int
 
 
-def draw_block(draw: random.Random, site: str, block: str, start: int, end: int) -> BlockHistory:
-    """Draw one block's history in ``[start, end)``."""
+def draw_block(
+    draw: random.Random, site: str, block: str, start: int, end: int, *, reads_again: float = 0.3
+) -> BlockHistory:
+    """Draw one block's history in ``[start, end)``.
+
+    ``reads_again`` is the chance of another agent to come after all others, and to read what the stream still holds.
+    """
     plain = draw.random() < 0.2
     # The stream's past changes; with a lost store, senders are forgotten too.
     past_at = draw.randrange(start + HOUR, end) if draw.random() < 0.5 and not plain else 0
     lost_at = past_at if draw.random() < 0.7 else 0
     said: list[ScopedRevision] = []
     for number in range(draw.randrange(1, 6)):
-        said.extend(_life(draw, f"{block}-{number}", start, end, lost_at))
+        said.extend(_sender_history(draw, f"{block}-{number}", start, end, lost_at))
     said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
     if plain:
         return BlockHistory(site, block, [each for each in said if draw.random() > 0.1], [])
@@ -120,11 +136,19 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
     marks = list(_marks(draw, numbered, start, end, past_at))
     if not lost_at:
         marks = [each._replace(rebuilt_at=0) for each in marks]
+    if draw.random() < 0.5:
+        # A store that began empty on another host does not know that it replaces one.
+        first = draw.choice((start, 0))
+        names = {1: first, 2: lost_at or first}
+        marks = [each._replace(rebuilt_at=0, store=names[each.incarnation]) for each in marks]
+        numbered = [each._replace(rebuilt=False) for each in numbered]
     missing = draw.choice((0, 0, 0.01, 0.05))
     if draw.random() < 0.15:
         numbered, marks = _put_back(draw, numbered, marks)
     if draw.random() < 0.3:
         others, theirs = _of_another_agent(draw, block, start, end)
+        if draw.random() < reads_again:
+            others, theirs = _after(start, end + 2 * DAY, others, theirs)
         numbered, marks = numbered + others, marks + theirs
     history = BlockHistory(site, block, [each for each in numbered if draw.random() >= missing], marks)
     return (
@@ -136,7 +160,7 @@ def draw_block(draw: random.Random, site: str, block: str, start: int, end: int)
 
 def _clocked(history: BlockHistory, ahead: int) -> BlockHistory:
     """Have all be said by a clock that is ahead of the hub's."""
-    said = [each._replace(archived_at=each.at - ahead) for each in history.said]
+    said = [each._replace(archived_at=(each.archived_at or each.at) - ahead) for each in history.said]
     marks = [each._replace(archived_at=(each.archived_at or each.through) - ahead) for each in history.marks]
     return history._replace(said=said, marks=marks)
 
@@ -206,7 +230,7 @@ def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> 
     ended = draw.choice((end + 2 * DAY, began + draw.randrange(HOUR, 2 * DAY)))
     said: list[ScopedRevision] = []
     for number in range(draw.randrange(1, 6)):
-        said.extend(_life(draw, f"{block}-{number}", began, min(ended, end), 0))
+        said.extend(_sender_history(draw, f"{block}-{number}", began, min(ended, end), 0))
     said.sort(key=lambda each: (each.at, each.kind.rank, each.event_id))
     own = [
         each._replace(incarnation=3, ordinal=ordinal, event_id=f"{each.event_id[1:]}x")
@@ -220,7 +244,17 @@ def _of_another_agent(draw: random.Random, block: str, start: int, end: int) -> 
     return own, marks
 
 
-def _life(draw: random.Random, sender_id: str, start: int, end: int, lost_at: int) -> Iterator[ScopedRevision]:
+def _after(
+    start: int, end: int, said: list[ScopedRevision], marks: list[Mark]
+) -> tuple[list[ScopedRevision], list[Mark]]:
+    """Move the records to soon after ``end``, from an agent on another host with an empty store."""
+    later = [each._replace(archived_at=end + (each.at - start) // 1_000) for each in said]
+    return later, [each._replace(archived_at=end + (each.through - start) // 1_000, store=end) for each in marks]
+
+
+def _sender_history(
+    draw: random.Random, sender_id: str, start: int, end: int, lost_at: int
+) -> Iterator[ScopedRevision]:
     """Walk through a sender's states; ``lost_at``: when the agent forgot everybody, 0 for never."""
     at, state, seen_at, forgotten = start + draw.randrange(0, 30 * HOUR), "absent", 0, False
     opened_at = 0
@@ -288,96 +322,6 @@ def _marks(draw: random.Random, said: list[ScopedRevision], start: int, end: int
         through += step
 
 
-def advisory_rows(history: BlockHistory) -> Iterator[Row]:
-    """Give the block's advisories as the table holds them, instants in microseconds."""
-    for each in history.said:
-        yield {
-            "region": "eu-west",
-            "site": history.site,
-            "block": history.block,
-            "sender_id": each.sender_id,
-            "kind": str(each.kind),
-            "occurred_at": each.at,
-            "last_seen_at": each.last_seen_at,
-            "event_id": each.event_id,
-            "incarnation": None if each.ordinal is None else f"1-{each.incarnation}",
-            "ordinal": each.ordinal,
-            "rebuilt": each.rebuilt,
-            "by_operator": each.by_operator,
-            "unheard_until": each.unheard_until,
-            "sequence": None
-            if each.ordinal is None
-            else (each.at if each.kind in (NEW, RECOVERED) else each.last_seen_at),
-            "opening_sequence": None if each.ordinal is None else each.opened_at,
-            "assumed": each.ordinal is None,
-            "archived_at": each.archived_at or each.at,
-        }
-
-
-def watermark_rows(history: BlockHistory) -> Iterator[Row]:
-    """Give the block's watermarks as the table holds them, instants in microseconds."""
-    for number, each in enumerate(history.marks, start=1):
-        yield {
-            "region": "eu-west",
-            "site": history.site,
-            "block": history.block,
-            "incarnation": f"1-{each.incarnation}",
-            "observed_since": each.since,
-            "observed_through": each.through,
-            "advisory_ordinal": each.ordinal,
-            "rebuilt_at": each.rebuilt_at or None,
-            "archived_at": each.archived_at or each.through,
-            "hub_sequence": number,
-        }
-
-
-def draw_windows(draw: random.Random, blocks: list[BlockHistory], start: int, end: int) -> Iterator[Window]:
-    """Draw maintenance: of the region, of sites and blocks, of some senders; some at the borders of hours and days."""
-    for _ in range(draw.randrange(1, 7)):
-        of = draw.choice(blocks)
-        site, block = draw.choice((("", ""), (of.site, ""), (of.site, of.block)))
-        known = sorted({each.sender_id for each in of.said})
-        names = tuple(sorted(draw.sample(known, draw.randrange(1, len(known) + 1)))) if known else ()
-        began = draw.randrange(start - DAY, end + DAY)
-        began -= draw.choice((0, began % HOUR, began % DAY))
-        length = draw.choice((1, draw.randrange(1, 3 * HOUR), HOUR, draw.randrange(1, 3 * DAY), DAY))
-        yield Window("eu-west", site, block, names if draw.random() < 0.6 else (), began, began + length)
-
-
-def policy_rows(draw: random.Random, blocks: list[BlockHistory], start: int, end: int) -> Iterator[Row]:
-    """Draw maintenance that is declared before it or long after, and perhaps cancelled, as the table holds it."""
-    revision = 0
-    for window in draw_windows(draw, blocks, start, end):
-        revision += 1
-        given_at = draw.randrange(start, end)
-        common = {"stream_created_at": 1, "region": window.region, "site": window.site or None}
-        common["block"] = window.block or None
-        span = {"started_at": window.started_at, "ended_at": window.ended_at}
-        senders = list(window.sender_ids) or None
-        yield common | span | {
-            "revision": revision, "kind": "maintenance", "given_at": given_at, "sender_ids": senders
-        }  # fmt: skip
-        if draw.random() < 0.4:
-            yield common | {
-                "revision": revision + 1,
-                "kind": "cancel",
-                "given_at": draw.randrange(given_at, end + DAY),
-                "cancelled_revision": revision,
-            }
-            revision += 1
-
-
-def standing_windows(rows: Iterable[Row]) -> Iterator[Window]:
-    """Give the maintenance that rows of the policy declare and none takes back."""
-    rows = list(rows)
-    cancelled = {row.get("cancelled_revision") for row in rows}
-    for row in rows:
-        if row["kind"] == "maintenance" and row["revision"] not in cancelled:
-            names = tuple(row["sender_ids"] or ())
-            scope = row["region"], row["site"] or "", row["block"] or ""
-            yield Window(*scope, names, row["started_at"], row["ended_at"])
-
-
 def account(
     history: BlockHistory,
     losses: Iterable[tuple[int, int]],
@@ -388,11 +332,11 @@ def account(
     """Give the times of each (sender, window start) in which the sender lived."""
     history = believed(history)
     known = known_spans(history, list(losses))
-    counting, begun_anew = _counting(history)
+    counting, stores = _counting(history)
     summed: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     outages: dict[tuple[str, int], set[int]] = defaultdict(set)
     for sender_id in {each.sender_id for each in counting}:
-        strokes = list(_strokes([each for each in counting if each.sender_id == sender_id], begun_anew))
+        strokes = list(_strokes([each for each in counting if each.sender_id == sender_id], stores))
         edges = {at for at, _ in strokes} | {at for span in known for at in span[:2]} | {known_through}
         first = min((at for at, _ in strokes), default=known_through)
         edges |= set(range(first // unit * unit, known_through, unit))
@@ -424,10 +368,10 @@ def account(
     }
 
 
-def _strokes(said: list[ScopedRevision], lost: list[int]) -> Iterator[tuple[int, str]]:
+def _strokes(said: list[ScopedRevision], stores: Stores) -> Iterator[tuple[int, str]]:
     """Paint a life: each stroke holds from its instant on, over everything painted before."""
     said = sorted(said, key=lambda each: (each.at, each.claimed_at, _rank(each), each.event_id))
-    begun, before, before_at = 0, "", 0
+    begun, before, before_at, place = 0, "", 0, 0
     for each, following in zip(said, [*said[1:], None], strict=True):
         word = "unheard" if each.unheard_until is not None else str(each.kind)
         is_late = word in (RETIRED, "unheard") and before in (STALE, "unheard") and not each.by_operator
@@ -446,10 +390,11 @@ def _strokes(said: list[ScopedRevision], lost: list[int]) -> Iterator[tuple[int,
                 yield begun, "absent"
         else:
             yield begun, "down" if each.kind is STALE else "up"
-            for at in lost:
-                if at > each.at and (following is None or at < following.at):
-                    yield at, "unknown"
-                    break
+        place = max(place, stores.places.get(each.incarnation, 0))
+        if each.kind is not RETIRED and place < len(stores.ends):
+            lost_at = max(stores.ends[place], each.at)
+            if following is None or lost_at < following.at:
+                yield lost_at, "unknown"
         before, before_at = word, each.at
 
 
@@ -466,6 +411,7 @@ class Dispute(NamedTuple):
     ended_at: int
     silent: int
     silent_from: int
+    later: int
 
 
 def disputes(history: BlockHistory) -> list[Dispute]:
@@ -486,27 +432,79 @@ def disputes(history: BlockHistory) -> list[Dispute]:
         ended = min(lasts) + QUIET
         outlasted = max(mark.through for mark in of_life[later]) > ended
         since = min(_begun_at(history, later), *(mark.since for mark in of_life[later]))
-        found.append(Dispute(begun, ended, *((earlier, since) if outlasted else (later, 0))))
+        found.append(Dispute(begun, ended, *((earlier, since) if outlasted else (later, 0)), later))
     return found
 
 
-def _counting(history: BlockHistory) -> tuple[list[ScopedRevision], list[int]]:
-    """Give what counts of all that was said, and when a store began to speak that knew nothing of what was before."""
+def _counting(history: BlockHistory) -> tuple[list[ScopedRevision], Stores]:
+    """Return the advisories that count, and the stores that spoke one after the other."""
     found = disputes(history)
-    silent = {each.silent for each in found if not each.silent_from}
-    stores: dict[int, list[int]] = defaultdict(list)
-    for mark in history.marks:
-        if mark.rebuilt_at and mark.incarnation not in silent:
-            stores[mark.rebuilt_at].append(_begun_at(history, mark.incarnation))
-    lost = {min(store, *begun) for store, begun in stores.items()}
-    lost |= {each.silent_from for each in found if each.silent_from and each.silent not in silent}
     counting = [
         said
         for said in history.said
         if said.ordinal is None
         or not any(each.silent == said.incarnation and said.at >= each.silent_from for each in found)
     ]
-    return counting, sorted(lost)
+    return counting, _stores(history, found)
+
+
+def _stores(history: BlockHistory, found: list[Dispute]) -> Stores:
+    silent = {each.silent for each in found if not each.silent_from}
+    taken_over = {each.later for each in found if each.silent_from and each.silent not in silent}
+    ends: dict[int, int] = {}
+    for mark in history.marks:
+        if mark.incarnation not in silent:
+            until = min((each.silent_from for each in found if each.silent == mark.incarnation), default=mark.through)
+            ends[mark.incarnation] = max(ends.get(mark.incarnation, 0), min(mark.through, until))
+    for restored in _doubtful(history):
+        for life in {mark.incarnation for mark in history.marks if _name(mark) == _name(restored)} & ends.keys():
+            ends[life] = min(ends[life], restored.through)
+    names = {mark.incarnation: _name(mark) for mark in history.marks}
+    places: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for life in sorted(ends, key=lambda life: (_begun_at(history, life), f"1-{life}")):
+        if names[life] not in last or life in taken_over:
+            last[names[life]] = len({*places.values()})
+        places[life] = last[names[life]]
+    early = {each.incarnation for each in history.said} - places.keys() - silent
+    if 0 in last:
+        places |= dict.fromkeys(early, last[0])
+    elif early:
+        places = {life: place + 1 for life, place in places.items()} | dict.fromkeys(early, 0)
+    covered: list[int] = []
+    for place in range(len({*places.values()}) - 1):
+        end = max([*(ends.get(life, 0) for life in places if places[life] == place), *covered])
+        following = [life for life in places if places[life] == place + 1]
+        begun = min(_begun_at(history, life) for life in following)
+        name = max(names.get(life, 0) for life in following)
+        covered.append(end or min(name or begun, begun))
+    return Stores(places, covered)
+
+
+def _name(mark: Mark) -> int:
+    """Return the name of a watermark's store."""
+    return mark.store or mark.rebuilt_at
+
+
+def _doubtful(history: BlockHistory) -> set[Mark]:
+    """Return the watermarks that show that an older copy of a store was restored."""
+    count: dict[tuple[int, int], int] = defaultdict(int)
+    for each in history.said:
+        if each.ordinal is not None:
+            count[each.incarnation, each.ordinal] += 1
+    twice: dict[int, list[int]] = defaultdict(list)
+    for (incarnation, ordinal), copies in count.items():
+        if copies > 1:
+            twice[incarnation].append(ordinal)
+    return {
+        mark
+        for mark in history.marks
+        if mark.ordinal >= min(twice[mark.incarnation], default=mark.ordinal + 1)
+        or any(
+            other.incarnation == mark.incarnation and other.claimed < mark.claimed and other.ordinal > mark.ordinal
+            for other in history.marks
+        )
+    }
 
 
 def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
@@ -517,26 +515,15 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
         spans.append((min(plain), max(plain), True))
     spans += [(each.started_at, each.ended_at, False) for each in disputes(history)]
     held: dict[int, set[int]] = defaultdict(set)
-    twice: dict[int, list[int]] = defaultdict(list)
     for each in history.said:
         if each.ordinal is not None:
-            if each.ordinal in held[each.incarnation]:
-                twice[each.incarnation].append(each.ordinal)
             held[each.incarnation].add(each.ordinal)
-    doubtful = {
-        mark
-        for mark in history.marks
-        if mark.ordinal >= min(twice[mark.incarnation], default=mark.ordinal + 1)
-        or any(
-            other.incarnation == mark.incarnation and other.claimed < mark.claimed and other.ordinal > mark.ordinal
-            for other in history.marks
-        )
-    }
+    doubtful = _doubtful(history)
     for incarnation in {mark.incarnation for mark in history.marks}:
         until = 0
         of_life = [mark for mark in history.marks if mark.incarnation == incarnation]
         for mark in sorted(of_life, key=lambda each: (each.place, each.ordinal, each.since)):
-            of_store = [each for each in history.marks if each.rebuilt_at == mark.rebuilt_at]
+            of_store = [each for each in history.marks if _name(each) == _name(mark)]
             began_at = min(each.through for each in of_store)
             first_lives = {each.incarnation for each in of_store if each.through == began_at}
             issued: dict[int, int] = defaultdict(int)
@@ -544,7 +531,7 @@ def known_spans(history: BlockHistory, losses: list[tuple[int, int]]) -> list[tu
                 if other.place <= mark.place:
                     issued[other.incarnation] = max(issued[other.incarnation], other.ordinal)
             is_doubtful = any(
-                storage_fault.rebuilt_at == mark.rebuilt_at
+                _name(storage_fault) == _name(mark)
                 and any(later.through <= mark.through for later in of_store if _is_at_or_after(later, storage_fault))
                 for storage_fault in doubtful
             )

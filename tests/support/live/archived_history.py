@@ -96,12 +96,12 @@ def unknown_times(messages: Iterable[Archived]) -> list[tuple[int, int]]:
 
 def sender_truths(history: BlockHistory, known_through: int) -> dict[str, SenderTruth]:
     """Say what each sender of a block is at the end, as far as anybody told."""
-    counting, lost = _counting(believed(history))
+    counting, stores = _counting(believed(history))
     found = {}
     for sender_id in sorted({each.sender_id for each in counting}):
         own = [each for each in counting if each.sender_id == sender_id]
         # Each stroke is painted over all before it.
-        painted = [(at, state) for at, state in _strokes(own, lost) if at <= known_through]
+        painted = [(at, state) for at, state in _strokes(own, stores) if at <= known_through]
         since, state = painted[-1] if painted else (0, "absent")
         has_lived = any(state != "absent" and until > at for (at, state), (until, _) in pairwise(painted))
         found[sender_id] = SenderTruth(state, since, has_lived)
@@ -216,4 +216,5 @@ def _watermark(block_id: BlockId, mark: Mark) -> Watermark:
         version="0",
         boot_id="boot",
         rebuilt_at_us=mark.rebuilt_at,
+        store_began_us=mark.store or UNSET,
     )

@@ -130,10 +130,11 @@ def test_block_of_two_agents_is_unknown_while_its_senders_are_outdated() -> None
 
 
 def test_block_of_a_lost_store_is_unknown_while_its_senders_are_outdated() -> None:
-    fleet, changes, block = Fleet(), Changes(), Block("eu-west", "dub1")
+    fleet, changes = Fleet(), Changes()
+    earlier, later = Block("eu-west", "dub1"), Block("eu-west", "dub1", epoch=2)
     lost_at = START + HOUR
     messages = archived(
-        iter([block.recovered("web1", START), block.watermark(START, lost_at + HOUR, rebuilt_at=lost_at)]), lost_at
+        iter([earlier.recovered("web1", START), later.watermark(START, lost_at + HOUR, rebuilt_at=lost_at)]), lost_at
     )
     for _ in fleet.take(messages, changes):
         pass

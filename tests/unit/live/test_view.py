@@ -175,6 +175,24 @@ def test_a_lost_store_makes_unknown_whom_it_has_not_told_of_since(told: Told) ->
     assert view.shown(0, state, "web1") == (State.UNKNOWN, UnknownReason.LOST_STORE)
 
 
+@pytest.mark.parametrize("first_store", [0, START])
+@pytest.mark.parametrize("reads_from", [START + MINUTE, KNOWN_UNTIL + MINUTE], ids=["backlog", "now"])
+def test_sender_that_the_store_of_a_new_host_has_not_heard_is_unknown(first_store: int, reads_from: int) -> None:
+    told, block, again = Told(), Block("eu-west", "dub1"), Block("eu-west", "dub1", epoch=2, agent="other")
+    told.at(START, *(block.new(name, START) for name in ("stays", "died", "silent")))
+    told.at(KNOWN_UNTIL, block.stale("silent", START), block.watermark(START, KNOWN_UNTIL, store=first_store))
+    at = KNOWN_UNTIL + 2 * MINUTE
+    told.at(at, again.new("stays", reads_from), again.watermark(reads_from, at, store=KNOWN_UNTIL + MINUTE))
+    states = {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
+    assert states == {"stays": UP, "died": LOST, "silent": LOST}
+    assert told.fleet.blocks[0].lost_at == KNOWN_UNTIL
+    # The stream is created again: the store is the same, and a sender that is heard is known.
+    later = Block("eu-west", "dub1", epoch=3, agent="other")
+    told.at(at + MINUTE, later.new("died", at + MINUTE), later.watermark(at, at + MINUTE, store=KNOWN_UNTIL + MINUTE))
+    states = {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
+    assert states == {"stays": UP, "died": UP, "silent": LOST}
+
+
 @pytest.mark.parametrize("ahead", [5 * SECOND, 30 * SECOND, 5 * MINUTE], ids=lambda ahead: f"{ahead // SECOND}s")
 @pytest.mark.parametrize("late", ["nothing", "watermark", "first of two lives"])
 def test_of_a_clock_ahead_whoever_a_new_store_has_told_of_is_known_and_nobody_else(

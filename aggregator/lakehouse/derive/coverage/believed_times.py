@@ -55,12 +55,18 @@ def believed_advisories(advisories: DataFrame, steps: Sequence[ClockStep] = ()) 
 def believed_watermarks(watermarks: DataFrame, steps: Sequence[ClockStep] = ()) -> DataFrame:
     """Return rows of ``watermarks`` with believed instants; ``claimed_through`` keeps the claimed one.
 
-    ``steps`` are those of the hub's clock.
+    ``rebuilt_at`` names the store (``archive/stores.py``). ``steps`` are those of the hub's clock.
     """
     claimed = f.col("observed_through")
     through = f.least(claimed, "archived_at")
-    since = _earlier(claimed, through, f.col("observed_since"), _lead(claimed, through, steps))
-    return watermarks.withColumns({"observed_through": through, "observed_since": since, "claimed_through": claimed})
+    return watermarks.withColumns(
+        {
+            "observed_through": through,
+            "observed_since": _earlier(claimed, through, f.col("observed_since"), _lead(claimed, through, steps)),
+            "claimed_through": claimed,
+            "rebuilt_at": f.coalesce("store_began_at", "rebuilt_at"),
+        }
+    )
 
 
 def in_site_order(advisories: DataFrame) -> DataFrame:

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterable
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.contests import BlockKey, Contest, Life, beginnings, contests, silences, silent_throughout
-from aggregator.lakehouse.derive.coverage.watermark_coverage import rebuilds
+from aggregator.archive.contests import BlockKey, Contest, Life, contests, silences
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.causes import Cause
 
@@ -68,20 +67,6 @@ def _by_silence(advisories: DataFrame, found: Iterable[Contest], how: str) -> Da
     for name in (*BLOCK, "incarnation"):
         is_silent &= f.col(f"said.{name}") == f.col(f"silent.{name}")
     return advisories.alias("said").join(f.broadcast(silent), is_silent, how)
-
-
-def store_changes(continuations: DataFrame, found: Iterable[Contest]) -> DataFrame:
-    """Give (region, site, block, ``rebuilt_at``): since when a store does not know what was said of its block before.
-
-    Of stores of which nothing counts, none: nobody rests on them.
-    """
-    session, (silent, begun) = continuations.sparkSession, (silent_throughout(found), beginnings(found))
-    left_out = session.createDataFrame(
-        [(*block, life) for block, life in silent], f"{_BLOCK_TYPES}, incarnation STRING"
-    )
-    beginning = session.createDataFrame([(*block, since) for block, since in begun], f"{_BLOCK_TYPES}, since BIGINT")
-    counting = continuations.join(f.broadcast(left_out), [*BLOCK, "incarnation"], "left_anti")
-    return rebuilds(counting).unionAll(beginning.select(*BLOCK, f.timestamp_micros("since"))).distinct()
 
 
 def withdrawn(like: DataFrame, before: Iterable[Contest], found: Iterable[Contest]) -> DataFrame | None:

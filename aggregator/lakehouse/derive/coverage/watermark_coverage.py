@@ -114,7 +114,7 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         *LIFE,
         f.col("advisory_ordinal").alias("reached"),
         f.lit(False).alias("speaks"),
-        _store().alias("store"),
+        store().alias("store"),
         f.unix_micros("observed_through").alias("since"),
         f.unix_micros("observed_through").alias("through"),
         f.unix_micros("observed_through").alias("claimed"),
@@ -269,7 +269,7 @@ def continuations(
         lives.join(counted, [*LIFE], "left")
         .join(f.broadcast(doubts), [*LIFE], "left")
         .withColumn("first_held", f.least("first_held", "first_held_before"))
-        .withColumn("counted_from", f.when(reached.isNotNull(), _counted_from(began_at, _store())))
+        .withColumn("counted_from", f.when(reached.isNotNull(), _counted_from(began_at, store())))
     )
     return ended.select(
         *LIFE,
@@ -319,7 +319,7 @@ def out_of_order(watermarks: DataFrame, ahead: DataFrame, advisories: DataFrame,
     # The first that is held says what came before it and is not missed: the next incarnations may be whole then.
     late |= f.col("ordinal").isNotNull() & f.col("counted_from").isNull() & (counted > 0)
     is_same_life = f.col("life") == f.col("incarnation")
-    late_in_store = f.col("store").eqNullSafe(_store()) & (f.col("mark.through") <= f.col("last_observed_through"))
+    late_in_store = f.col("store").eqNullSafe(store()) & (f.col("mark.through") <= f.col("last_observed_through"))
     found = before.join(told, [*BLOCK]).where(f.when(is_same_life, late).otherwise(late_in_store))
     return found.select(*BLOCK).distinct()
 
@@ -345,16 +345,6 @@ def first_words(after: DataFrame) -> DataFrame:
         .agg(f.min(f.unix_micros("first_word_at")).alias("started_at"))
         .select(*BLOCK, "started_at", f.col("started_at").alias("ended_at"), f.lit(Cause.UNOBSERVED).alias("cause"))
     )
-
-
-def rebuilds(after: DataFrame) -> DataFrame:
-    """Give (region, site, block, ``rebuilt_at``): since when a store, after one was lost, learns its senders anew.
-
-    Of a clock ahead, that is not later than when the hub stored the first that the store told.
-    """
-    rebuilt_at = f.least("store", f.min("first_told_at")).alias("rebuilt_at")
-    stores = after.select(*BLOCK, f.explode("lost_at").alias("store"), "first_told_at")
-    return stores.groupBy(*BLOCK, "store").agg(rebuilt_at).select(*BLOCK, "rebuilt_at").distinct()
 
 
 def _held(pages: DataFrame, before: DataFrame) -> DataFrame:
@@ -417,8 +407,8 @@ def _is_before_all(reached: Column) -> Column:
     return f.coalesce((reached > 0) & (f.col("counted_from") > reached), f.lit(False))
 
 
-def _store() -> Column:
-    """Name the store that a row of the table ``continuations`` is of: since when it learns senders; null: the first."""
+def store() -> Column:
+    """Return the store that a row of the table ``continuations`` is of; null: its watermarks name none."""
     return f.array_max("lost_at")
 
 

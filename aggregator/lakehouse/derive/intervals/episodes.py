@@ -12,8 +12,8 @@ comes before what begins; but a ``retired`` at the very sighting that opened its
 - Any other ``retired`` ends the episode when it became true; an operator's at the last sighting.
 - ``recovered`` and ``retired`` say when the sender was seen before. Where no ``stale`` has said it (plain Choria's need
   not come, others may be missing), a sender that was up is down from then on: inferred, not told.
-- Where a store was lost, or one that does not know it took its place (``contests.py``), whoever had an open episode is
-  unknown from then on, until its next advisory.
+- Where several stores have spoken for the block (``archive/stores.py``), a sender with an open episode is unknown from
+  the end of the earlier ones' coverage until its next advisory, unless a later store has announced it by then.
 """
 
 from collections.abc import Mapping
@@ -43,6 +43,9 @@ _UP_WORDS = (AdvisoryKind.NEW.rank, AdvisoryKind.RECOVERED.rank, _REBUILT_WORD)
 _RANKS = len(_WORDS)
 """So much lower is the rank of what is ahead (``believed_times.py``), for each that follows it and is ahead too; so
 much higher that of what claims a later instant than counts, for each microsecond."""
+_LAST = (1 << 31) - 1
+_OF_STORES = ("store_rank", "store_ends")
+"""Columns of words in blocks for which several stores have spoken: see ``_with_stores``."""
 _DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
 """What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
 
@@ -54,7 +57,8 @@ def words(advisories: DataFrame) -> DataFrame:
     beyond = f.unix_micros("claimed_at") - f.unix_micros("occurred_at")
     place = f.when(f.col("is_ahead"), f.col("ahead_place")).otherwise(beyond)
     rank = (said_rank() + place * _RANKS).alias("rank")
-    return advisories.select(*SENDER, *told, *opened, rank, f.when(f.col("is_ahead"), AHEAD).alias("basis"))
+    basis = f.when(f.col("is_ahead"), AHEAD).alias("basis")
+    return advisories.select(*SENDER, *told, *opened, rank, basis, "incarnation")
 
 
 def last_words(going_on: DataFrame) -> DataFrame:
@@ -75,6 +79,7 @@ def last_words(going_on: DataFrame) -> DataFrame:
         f.col("episode_started_at").alias("opened_at"),
         _rank(f.col("advisory_kind")).cast("bigint").alias("rank"),
         "basis",
+        f.lit(None).cast("string").alias("incarnation"),
     )
 
 
@@ -90,15 +95,13 @@ def said_rank() -> Column:
     return f.when(at_once & is_of_one_sighting, _AT_ONCE).otherwise(_rank(f.col("kind")))
 
 
-def sender_intervals(words: DataFrame, rebuilds: DataFrame | None, known_through: int) -> DataFrame:
-    """Give the rows of the table ``sender_intervals``, of all senders that any of ``words`` is about.
+def sender_intervals(words: DataFrame, stores: DataFrame | None, known_through: int) -> DataFrame:
+    """Return the rows of the table ``sender_intervals`` for the senders of ``words``.
 
-    ``rebuilds`` has (region, site, block, rebuilt_at): since when a block's store, after one was lost, learns its
-    senders anew; None where none was lost. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day``
-    only.
+    ``stores`` is the order of the stores of blocks for which several have spoken (``coverage/stores.py``); None if
+    there is no such block. ``known_through`` (microseconds) cuts the last day, for ``last_whole_day`` only.
     """
-    following = _following(words)
-    cut = following if rebuilds is None else _split_at_lost_stores(following, rebuilds)
+    cut = _following(words) if stores is None else _split_at_lost_stores(_following(_with_stores(words, stores)))
     return with_whole_days(cut.where("ended_at IS NULL OR started_at < ended_at"), known_through)
 
 
@@ -123,6 +126,7 @@ def _following(words: DataFrame) -> DataFrame:
     episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
     opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
     # What was seen before the state began is what the advisory before told of.
+    of_stores = _OF_STORES if "store_rank" in words.columns else ()
     silence_told = word.isin(*_UP_WORDS) & (f.col("next_silent_since") >= f.col("occurred_at"))
     silent_since = f.when(silence_told, f.greatest("started_at", "next_silent_since"))
     following = (
@@ -148,6 +152,7 @@ def _following(words: DataFrame) -> DataFrame:
             }
         )
         .withColumn("episode_started_at", f.last(opened_at, ignorenulls=True).over(so_far))
+        .withColumns({name: f.max(name).over(so_far) for name in of_stores})
         .where(starts_a_state)
         .withColumn("told_silent_since", silent_since)
     )
@@ -173,6 +178,7 @@ def _following(words: DataFrame) -> DataFrame:
         _named(f.pmod(part("rank", f.col("rank"), f.col("next_rank")), f.lit(_RANKS)), _KINDS).alias("advisory_kind"),
         part("advisory_id", f.col("event_id"), f.col("next_event_id")),
         part("basis", f.col("basis"), f.lit(INFERRED)),
+        *of_stores,
     )
 
 
@@ -208,6 +214,7 @@ def _narrow(words: DataFrame) -> DataFrame:
         f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
         f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
         f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
+        *(_OF_STORES if "store_rank" in words.columns else ()),
     )
 
 
@@ -259,20 +266,26 @@ def _state(word: Column) -> Column:
     return f.when(word == AdvisoryKind.STALE.rank, DOWN).when(word == _UNHEARD_WORD, UNKNOWN).otherwise(UP)
 
 
-def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFrame:
-    """Cut each interval in which a store was lost and its sender not heard since: what follows the cut is unknown."""
-    lost = rebuilds.groupBy(*BLOCK).agg(f.sort_array(f.collect_set("rebuilt_at")).alias("lost_at"))
-    unheard = f.filter(
-        "lost_at",
-        lambda at: (
-            (at > f.col("advisory_at"))
-            # Who is unknown already stays so for the reason that came first.
-            & (f.col("state") != UNKNOWN)
-            & (f.col("heard_again_at").isNull() | (at < f.col("heard_again_at")))
-            & (f.col("ended_at").isNull() | (at < f.col("ended_at")))
-        ),
+def _with_stores(words: DataFrame, stores: DataFrame) -> DataFrame:
+    """Add the rank of each word's store, and the instants at which the coverage of stores up to a rank ended.
+
+    A going-on interval, which is not unknown yet, rests on an advisory of the last store.
+    """
+    named = words.join(f.broadcast(stores), [*BLOCK, "incarnation"], "left")
+    return named.withColumn("store_rank", f.when(f.col("incarnation").isNull(), _LAST).otherwise(f.col("store_rank")))
+
+
+def _split_at_lost_stores(following: DataFrame) -> DataFrame:
+    """Cut each interval of a sender that the next store has not announced: after the cut, the sender is unknown."""
+    lost_at = f.timestamp_micros(f.get("store_ends", f.col("store_rank")))
+    found = f.when(lost_at.isNotNull(), f.greatest(lost_at, "advisory_at"))
+    holds = (
+        # A sender that is unknown already stays so for the reason that came first.
+        (f.col("state") != UNKNOWN)
+        & (f.col("heard_again_at").isNull() | (found < f.col("heard_again_at")))
+        & (f.col("ended_at").isNull() | (found < f.col("ended_at")))
     )
-    cut = f.get("unheard", f.lit(0))
+    cut = f.col("cut")
 
     def part(state: Column, started_at: Column, ended_at: Column, ended_by: Column) -> Column:
         return f.struct(
@@ -285,19 +298,15 @@ def _split_at_lost_stores(following: DataFrame, rebuilds: DataFrame) -> DataFram
     state, started_at, ended_at, ended_by = (f.col(name) for name in ("state", "started_at", "ended_at", "ended_by"))
     whole = f.array(part(state, started_at, ended_at, ended_by))
     parts = f.array(part(state, started_at, cut, f.lit(LOST_STORE)), part(f.lit(UNKNOWN), cut, ended_at, ended_by))
-    return (
-        following.join(f.broadcast(lost), [*BLOCK], "left")
-        .withColumn("unheard", unheard)
-        .select(
-            *SENDER,
-            "episode",
-            "episode_started_at",
-            "advisory_at",
-            "advisory_kind",
-            "advisory_id",
-            "basis",
-            f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
-        )
+    return following.withColumn("cut", f.when(holds, found)).select(
+        *SENDER,
+        "episode",
+        "episode_started_at",
+        "advisory_at",
+        "advisory_kind",
+        "advisory_id",
+        "basis",
+        f.inline(f.when(cut.isNull(), whole).otherwise(parts)),
     )
 
 
