@@ -4,9 +4,13 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from aggregator.fleet.agreement import Agreement, compare
 from aggregator.lakehouse.derive.coverage import believed_times
@@ -15,10 +19,13 @@ from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import ADVISORIES, DERIVED, WATERMARKS
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived
+from aggregator.scenarios.stage import insist
+from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats.connection import connect
+from shared.nats.jetstream_api import ApiError, RequestFailed
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.lakehouse.hub import DEADLINE
+from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, STALE_AFTER, Block, Hub
 from tests.support.lakehouse.random_fleet import draw_block
 from tests.support.live.archived_history import archived
 from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
@@ -55,6 +62,10 @@ def stored(lakehouse: Lakehouse, clock: SteppedClock, messages: Sequence[Archive
 
     asyncio.run(storing())
     return lakehouse.hub.mirrored()
+
+
+def now() -> int:
+    return time.time_ns() // 1_000
 
 
 def compared(lakehouse: Lakehouse) -> Agreement:
@@ -94,3 +105,65 @@ def test_live_and_tables_agree_whenever_the_hubs_clock_is_set_and_a_full_run_cha
     archived_at = lakehouse.rows(f"SELECT archived_at FROM ({records}) ORDER BY hub_sequence")
     assert archived_at == sorted(archived_at)
     assert lakehouse.rows("FROM clock_steps SELECT 1 WHERE stepped_at > fell_to")
+
+
+class ClusteredHub(Hub):
+    """A hub of three servers, each of which holds ARCHIVE and REPORT."""
+
+    replicas = 3
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.cluster = EmbeddedCluster("hub", directory, [Member(name) for name in ("h1", "h2", "h3")])
+        self.server = self.cluster.servers["h1"]
+
+    def start(self) -> None:
+        asyncio.run(self.cluster.start(*self.cluster.servers))
+        self.create_archive()
+        self.create_report()
+
+    def stop(self) -> None:
+        asyncio.run(self.cluster.close())
+
+    def request(self, subject: str, body: Any = None) -> dict[str, Any]:
+        async def asking() -> dict[str, Any]:
+            async with await self._client() as client:
+                return await insist(client, f"$JS.API.{subject}", body or {})
+
+        return asyncio.run(asking())
+
+    def move_archive(self, server: str) -> None:
+        """Make a server the leader of ARCHIVE."""
+        ends_at = time.monotonic() + DEADLINE
+        while self.request(f"STREAM.INFO.{ARCHIVE}")["cluster"].get("leader") != server:
+            assert time.monotonic() < ends_at, f"{server} does not lead {ARCHIVE}"
+            with suppress(ApiError, RequestFailed):
+                super().request(f"STREAM.LEADER.STEPDOWN.{ARCHIVE}", {"placement": {"preferred": server}})
+
+
+def test_a_leader_whose_clock_is_behind_is_one_step_and_no_older_store(spark: SparkSession, tmp_path: Path) -> None:
+    behind = random.randrange(1, 8) * MINUTE
+    print(f"{behind // SECOND} s behind")
+    block, began_at = Block("eu-west", "dub1"), time.time_ns() // 1_000 - HOUR
+    with ClusteredHub(tmp_path / "hub") as hub, SteppedClock(hub.cluster.servers["h2"]) as clock:
+        clock.set(-behind)
+        lakehouse = Lakehouse(hub, tmp_path / "lake")
+        hub.move_archive("h1")
+        hub.publish([block.new("n1", began_at), block.new("n2", began_at), block.watermark(began_at, now())])
+        hub.move_archive("h2")
+        hub.publish([block.stale("n1", now() - STALE_AFTER), block.watermark(began_at, now())])
+        (reported,) = lakehouse.roll_up().hub_clock
+        assert "is behind since" in reported
+        assert compared(lakehouse).is_whole
+        hub.move_archive("h3")
+        for _ in range(2):
+            hub.publish([block.recovered("n1", now()), block.watermark(began_at, now())])
+        (reported,) = lakehouse.roll_up().hub_clock
+        assert "is behind since" not in reported
+        found = compared(lakehouse)
+        assert (found.agree, found.is_whole) == (2, True), str(found)
+    ((length,),) = lakehouse.rows("FROM clock_steps SELECT epoch_us(stepped_at) - epoch_us(fell_to)")
+    assert isinstance(length, int)
+    assert behind - MINUTE < length <= behind
+    causes = [cause for (cause,) in lakehouse.rows("FROM site_coverage SELECT cause ORDER BY started_at")]
+    assert causes[:3] == ["observed", "hub_clock", "observed"]

@@ -43,6 +43,8 @@ class Message(NamedTuple):
 class Hub:
     """A server whose stream ARCHIVE takes the fleet's, Choria's and policy's subjects; REPORT mirrors its last ones."""
 
+    replicas = 1
+
     def __init__(self, directory: Path, report_limit: int = -1, extra_config: str = "", domain: str = "") -> None:
         self._report_limit = report_limit
         settings = ServerSettings(name="hub", store_dir=directory, extra_config=extra_config, domain=domain)
@@ -66,11 +68,11 @@ class Hub:
 
     def create_archive(self) -> None:
         archive = {"name": ARCHIVE, "subjects": ["fleet.>", "choria.>", "muster.policy.>"], "allow_direct": True}
-        self.request("STREAM.CREATE.ARCHIVE", archive)
+        self.request("STREAM.CREATE.ARCHIVE", {**archive, "num_replicas": self.replicas})
 
     def create_report(self) -> None:
         mirror = {"name": REPORT, "mirror": {"name": ARCHIVE}, "max_msgs": self._report_limit, "allow_direct": True}
-        self.request("STREAM.CREATE.REPORT", mirror)
+        self.request("STREAM.CREATE.REPORT", {**mirror, "num_replicas": self.replicas})
 
     def stop(self) -> None:
         asyncio.run(self.server.stop())
