@@ -37,6 +37,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     """One message as MSG.GET gives it; ``time`` as RFC 3339."""
 
     seq: int
+    subject: str
     time: str
     data: bytes = b""
 

@@ -4,29 +4,46 @@ A watermark leaves its site only when every advisory before it has left, and a s
 ordinal that the last watermark counts and the archive lacks is lost, or let go of by the archive itself.
 """
 
+import asyncio
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.archive.judgement import judged_watermark
+from aggregator.archive.judgement import (
+    AdvisoryBody,
+    AdvisorySubject,
+    QuarantineReason,
+    judged_advisory,
+    judged_watermark,
+    named_by,
+)
+from aggregator.archive.reach import REACH
 from aggregator.topology.desired.model import HUB, Place, StreamKey
 from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place
 from aggregator.topology.observed.connections import Connections
-from aggregator.topology.observed.messages import count_by_subject, get_message, read_messages, see_message
+from aggregator.topology.observed.messages import (
+    StoredMessage,
+    count_by_subject,
+    get_message,
+    read_messages,
+    see_message,
+)
 from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
-from aggregator.topology.report.missing_advisories import OrdinalFaults, ordinal_faults
+from aggregator.topology.report.missing_advisories import EVERY_ADVISORY, OrdinalFaults, advisories_of, ordinal_faults
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
 from shared import wire
 from shared.identifiers import BlockId
-from shared.instants import MINUTE, parse_instant
+from shared.instants import EARLIEST, MINUTE, parse_instant
 from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
 from shared.subjects import BLOCKS_PER_SITE, parse_subject, watermark_subject
 
 _LATELY = MINUTE
+_AT_ONCE = 16
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -70,7 +87,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """All of it; ``now`` is the hub's own clock.
 
     ``unreadable`` names the blocks whose last watermark cannot be read, ``crowded`` counts the blocks of each site that
-    has more than count; of these, some are read.
+    has more than count; of these, the first ones in the archive are read.
     """
 
     waiting: dict[CopyKey, Waiting] = {}
@@ -142,22 +159,60 @@ async def last_watermarks(client: Client, archive: StreamKey, most: int = BLOCKS
 
     Raise RequestFailed, ApiError.
     """
-    now, subjects = await count_by_subject(client, archive, EVERY_WATERMARK)
-    chosen, crowded = _of_sites(subjects, most)
+    now, watermarks = await count_by_subject(client, archive, EVERY_WATERMARK)
+    _, advisories = await count_by_subject(client, archive, EVERY_ADVISORY)
+    counting, crowded = await _of_sites(client, archive, [*watermarks, *advisories], most)
+    chosen = [block for block in counting if watermark_subject(block) in watermarks]
     found = {block: await _watermark(client, archive, block) for block in chosen}
     words = {block: watermark for block, watermark in found.items() if watermark is not None}
     return LastWatermarks(now, words, tuple(block for block in chosen if block not in words), crowded)
 
 
-def _of_sites(subjects: Iterable[str], most: int) -> tuple[list[BlockId], dict[tuple[str, str], int]]:
-    """Return the blocks to read, up to ``most`` of a site, and how many each site has that has more."""
-    of_site: dict[tuple[str, str], list[BlockId]] = {}
-    for subject in sorted(subjects):
-        said = parse_subject(subject)
-        if said is not None:
-            of_site.setdefault((said.block_id.region, said.block_id.site), []).append(said.block_id)
-    chosen = [block for blocks in of_site.values() for block in blocks[:most]]
-    return chosen, {site: len(blocks) for site, blocks in of_site.items() if len(blocks) > most}
+async def _of_sites(
+    client: Client, archive: StreamKey, subjects: Iterable[str], most: int
+) -> tuple[list[BlockId], dict[tuple[str, str], int]]:
+    """Return the first ``most`` blocks of each site, and how many each site has that has more.
+
+    The order is that of the archive, as ``SiteBlocks`` has it.
+    """
+    of_site: dict[tuple[str, str], set[BlockId]] = {}
+    for said in filter(None, map(parse_subject, subjects)):
+        of_site.setdefault((said.block_id.region, said.block_id.site), set()).add(said.block_id)
+    chosen, crowded, turns = list[BlockId](), dict[tuple[str, str], int](), asyncio.Semaphore(_AT_ONCE)
+    for site, blocks in of_site.items():
+        if len(blocks) > most:
+            firsts = await asyncio.gather(*(_first_record(client, archive, block, turns) for block in blocks))
+            if (count := sum(map(math.isfinite, firsts))) > most:
+                crowded[site] = count
+            chosen += [block for _, block in sorted(zip(firsts, blocks, strict=True))[:most]]
+        else:
+            chosen += blocks
+    return sorted(chosen), crowded
+
+
+async def _first_record(client: Client, archive: StreamKey, block: BlockId, turns: asyncio.Semaphore) -> float:
+    """Return the sequence of a block's first advisory or watermark that is not quarantined; infinity without one."""
+    firsts = [math.inf]
+    async with turns:
+        for subject in (advisories_of(block), watermark_subject(block)):
+            asked: dict[str, object] = {"seq": 1, "next_by_subj": subject}
+            while (message := await get_message(client, archive, asked)) is not None:
+                if _is_valid(message):
+                    firsts.append(message.seq)
+                    break
+                asked["seq"] = message.seq + 1
+    return min(firsts)
+
+
+def _is_valid(message: StoredMessage) -> bool:
+    """Return True if readers of the archive do not quarantine an advisory or a watermark."""
+    named, earliest = named_by(message.subject.encode(), ""), max(EARLIEST, parse_instant(message.time) - REACH)
+    judged: AdvisoryBody | wire.Watermark | QuarantineReason = QuarantineReason.UNKNOWN_SUBJECT
+    if isinstance(named, AdvisorySubject):
+        judged = judged_advisory(message.data, named, earliest)
+    elif isinstance(named, BlockId):
+        judged = judged_watermark(message.data, named, earliest)
+    return not isinstance(judged, QuarantineReason)
 
 
 async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: ReplicationRow) -> Waiting | None:

@@ -35,7 +35,7 @@ from shared.subjects import ROOT, parse_subject
 Life = tuple[BlockId, str]
 Ranges = tuple[tuple[int, int], ...]
 
-_EVERY_ADVISORY = f"{ROOT}.*.*.*.advisory.*"
+EVERY_ADVISORY = f"{ROOT}.*.*.*.advisory.*"
 _READ_WHOLE = 5_000
 """So many advisories of all blocks are read in about a second: then nothing rests on counting."""
 _READ_AT_ONCE = 500
@@ -133,14 +133,14 @@ async def _missing(
 async def _oldest(client: Client, archive: StreamKey, life: Life) -> int | None:
     """Give the ordinal of a block's first advisory that is still there; None where that is of another life."""
     block, incarnation = life
-    message = await get_message(client, archive, {"seq": 1, "next_by_subj": _advisories_of(block)})
+    message = await get_message(client, archive, {"seq": 1, "next_by_subj": advisories_of(block)})
     advisory = _advisory_in(message.data) if message is not None else None
     return advisory.ordinal if advisory is not None and advisory.incarnation == incarnation else None
 
 
 async def _count_advisories(client: Client, archive: StreamKey) -> dict[BlockId, int]:
     counts: dict[BlockId, int] = {}
-    for subject, count in (await count_by_subject(client, archive, _EVERY_ADVISORY))[1].items():
+    for subject, count in (await count_by_subject(client, archive, EVERY_ADVISORY))[1].items():
         said = parse_subject(subject)
         if said is not None:
             counts[said.block_id] = counts.get(said.block_id, 0) + count
@@ -151,7 +151,7 @@ async def _read_lately(client: Client, archive: StreamKey, since: int | None) ->
     """Read the advisories of all blocks since an instant, None: all; raise RequestFailed, ApiError."""
     lately = _RecentOrdinals()
     events: dict[tuple[Life, int], str] = {}
-    async for message in read_messages(client, archive, _EVERY_ADVISORY, since):
+    async for message in read_messages(client, archive, EVERY_ADVISORY, since):
         said, advisory = parse_subject(message.subject), _advisory_in(message.body)
         if said is not None:
             lately.counts[said.block_id] = lately.counts.get(said.block_id, 0) + 1
@@ -201,7 +201,7 @@ def missing_ranges(seen: set[int], first: int, last: int) -> Ranges:
 async def held_ordinals(client: Client, archive: StreamKey, life: Life, read_at_once: int = _READ_AT_ONCE) -> set[int]:
     """Give the ordinals of one life of a block that the archive holds; raise RequestFailed, ApiError."""
     block, incarnation = life
-    subject = _advisories_of(block)
+    subject = advisories_of(block)
     last = await get_message(client, archive, {"last_by_subj": subject})
     if last is None:
         return set()
@@ -235,7 +235,7 @@ def _mark(message: StoredMessage | None, position: int, left: int) -> _Mark:
     return _Mark(position, left, advisory.incarnation if advisory else "", advisory.ordinal if advisory else 0)
 
 
-def _advisories_of(block: BlockId) -> str:
+def advisories_of(block: BlockId) -> str:
     return f"{ROOT}.{block}.advisory.*"
 
 

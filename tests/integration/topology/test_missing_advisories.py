@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from aggregator.live.fold.changes import Archived
+from aggregator.live.fold.fleet import Fleet
 from aggregator.topology.desired.model import HUB, Place
 from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.contradictions import read_voices
@@ -16,7 +18,7 @@ from aggregator.topology.report.evidence import last_watermarks
 from aggregator.topology.report.missing_advisories import OrdinalFaults, Ranges, held_ordinals, ordinal_faults
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
-from shared.instants import SECOND
+from shared.instants import HOUR, SECOND
 from shared.nats.connection import request_json
 from shared.subjects import BLOCKS_PER_SITE
 from tests.support.lakehouse.hub import Block, Message
@@ -166,3 +168,26 @@ async def test_a_site_of_many_blocks_is_named_and_as_many_as_count_are_read(stag
     assert (len(words), crowded) == (BLOCKS_PER_SITE, {("here", "dub1"): BLOCKS_PER_SITE + 4})
     _, words, _, crowded = await last_watermarks(stage.hub, ARCHIVE, BLOCKS_PER_SITE + 4)
     assert (len(words), crowded) == (BLOCKS_PER_SITE + 4, {})
+
+
+async def test_the_blocks_of_a_site_that_count_are_its_first_ones_as_in_the_live_fleet(stage: Stage) -> None:
+    names = ["zeta", "quiet", "mid", "alpha", "beta", "aaa", "none"]
+    blocks = {name: Block("here", "dub1", name) for name in names}
+    marks = {name: block.watermark(START, START + SECOND) for name, block in blocks.items()}
+    messages = [
+        *(marks[name]._replace(body=b"{}") for name in ("aaa", "none")),
+        marks["zeta"],
+        blocks["quiet"].new("web1", START),
+        blocks["mid"].new("web1", START),
+        *(marks[name] for name in ("alpha", "mid", "beta", "aaa", "zeta")),
+    ]
+    await stage.publish(messages)
+    fleet = Fleet()
+    fleet.site_blocks.most = 4
+    for sequence, message in enumerate(messages, start=1):
+        fleet.fold([Archived(sequence, message.subject.encode(), START + HOUR, message.body)])
+    assert [each.block for each in fleet.blocks] == ["zeta", "quiet", "mid", "alpha"]
+    _, words, unreadable, crowded = await last_watermarks(stage.hub, ARCHIVE, 4)
+    assert (sorted(each.block for each in words), unreadable) == (["alpha", "mid", "zeta"], ())
+    assert crowded == {("here", "dub1"): 6}
+    assert (await last_watermarks(stage.hub, ARCHIVE, 6)).crowded == {}
