@@ -20,7 +20,7 @@ from edge_agent.core.decisions import (
     SenderRetired,
     StreamSeen,
 )
-from edge_agent.core.observation import Batch, BatchForm, Observation, ProbeSighting, Rejected, SourceMessage
+from edge_agent.core.observation import Batch, Observation, ProbeSighting, Rejected, SourceMessage, Unopened
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.senders import (
     NOBODY,
@@ -140,12 +140,12 @@ class Draft:
             self._ledger.count("tolerated", observation.deviation)
         self._meet_batch(observation.unopened)
 
-    def _meet_batch(self, form: BatchForm | None) -> None:
-        """Apply rule 8 behind a message that is a batch of ``form``. In a replay the suspension is recorded input."""
-        if form is not None:
+    def _meet_batch(self, unopened: Unopened | None) -> None:
+        """Apply rule 8 behind a message whose senders were not all read. In a replay the suspension is an input."""
+        if unopened is not None:
             self._batched_at = self.observed_through
-        if form is not None and self._detects and not self._seen.batch:
-            self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, batch=str(form)))
+        if unopened is not None and self._detects and unopened > self._seen.batch:
+            self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, batch=str(unopened)))
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
         """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""

@@ -32,6 +32,7 @@ from edge_agent.core.observation import (
     Rejected,
     RejectReason,
     SourceMessage,
+    Unopened,
 )
 from edge_agent.core.payload import (
     UNREADABLE,
@@ -233,7 +234,7 @@ class Intake:
         observations = tuple(_merged(each) for each in found.values())
         if any(each.deviation for each in observations):
             deviations.append(None)
-        unopened = self._batch if count > MOST_REGISTRATIONS else None
+        unopened = Unopened.TOO_LARGE if count > MOST_REGISTRATIONS else None
         if self._batch is BatchForm.ARRAY and (deviations or not observations):
             unopened = unopened or self._other_senders(message, set(found))
         if goodbyes and count == 1:
@@ -284,12 +285,12 @@ class Intake:
         deviation = result.deviation or Deviation.SURPLUS
         return msgspec.structs.replace(result, deviation=deviation, unopened=unopened)
 
-    def _other_senders(self, message: SourceMessage, known: set[str]) -> BatchForm | None:
+    def _other_senders(self, message: SourceMessage, known: set[str]) -> Unopened | None:
         """Return the form of the batch that a body is, if senders stand in it that are not ``known``."""
         values, _ = values_of(message.payload)
         for result in islice(self._registrations(message, values, []), EXAMINED):
             if isinstance(result, Observation) and result.sender_id not in known:
-                return BatchForm.LINES if len(values) > 1 else BatchForm.ARRAY
+                return Unopened.LINES if len(values) > 1 else Unopened.ARRAY
         return None
 
     def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:

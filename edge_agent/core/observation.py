@@ -27,6 +27,17 @@ class BatchForm(StrEnum):
     ARRAY = "array"
 
 
+class Unopened(StrEnum):
+    """Why a body holds senders that were not read: it is a batch of another form than is set, or too long a batch.
+
+    Of several causes, the state of a block keeps the greatest text.
+    """
+
+    ARRAY = "array"
+    LINES = "lines"
+    TOO_LARGE = "too_large"
+
+
 class SourceMessage(msgspec.Struct, frozen=True, gc=False):
     """One message of the source stream, its bytes untouched.
 
@@ -43,8 +54,8 @@ class SourceMessage(msgspec.Struct, frozen=True, gc=False):
 class Observation(msgspec.Struct, frozen=True, gc=False):
     """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured.
 
-    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is. ``unopened`` is the form
-    of a batch in which other senders stand that were not read. In a batch, ``message`` has this sender's part of the
+    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is. ``unopened`` is why
+    other senders in it were not read. In a batch, ``message`` has this sender's part of the
     body, which consists of ``count`` registrations.
     """
 
@@ -53,7 +64,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
     digest: int = 0
     forced: bool = False
     deviation: Deviation | None = None
-    unopened: BatchForm | None = None
+    unopened: Unopened | None = None
     count: int = 1
 
 
@@ -93,7 +104,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
     message: SourceMessage
     reason: RejectReason
-    unopened: BatchForm | None = None
+    unopened: Unopened | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -107,7 +118,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     observations: tuple[Observation, ...]
     rejected: tuple[Rejected, ...] = ()
     goodbyes: int = 0
-    unopened: BatchForm | None = None
+    unopened: Unopened | None = None
 
 
 IntakeResult = Observation | Batch | Rejected | ProbeSighting

@@ -17,14 +17,19 @@ from nats.js.errors import Error as JetStreamError
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.intake import Intake
-from edge_agent.core.observation import Batch, BatchForm, Observation, Rejected, RejectReason, SourceMessage, excerpt
+from edge_agent.core.observation import Batch, Observation, Rejected, RejectReason, SourceMessage, Unopened, excerpt
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
-from edge_agent.observability.conditions import BATCH_NOT_OPENED, POLICY_REFUSED, UNIDENTIFIED_REGISTRATIONS
+from edge_agent.observability.conditions import (
+    BATCH_NOT_OPENED,
+    POLICY_REFUSED,
+    UNIDENTIFIED_REGISTRATIONS,
+    unopened_batch,
+)
 from edge_agent.policy.orders import Effective, effective
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
@@ -49,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True):
 
     ``examples`` shows the last message of each of those reasons, ``repeated`` a Nats-Msg-Id of each sender that was
     stored with one more than once; ``message_ids`` are all that were seen.
-    ``unopened`` counts the messages of several senders that were read as one.
+    ``unopened`` counts the messages whose senders were not all read.
     """
 
     sightings: list[tuple[str, int]]
@@ -57,7 +62,7 @@ class Sample(msgspec.Struct, frozen=True):
     examples: dict[str, str]
     message_ids: set[str]
     repeated: dict[str, str]
-    unopened: Counter[BatchForm]
+    unopened: Counter[Unopened]
 
     @property
     def message_count(self) -> int:
@@ -200,9 +205,9 @@ def _identification(name: str, sample: Sample, stale_after: int, filter_subject:
         yield warning(name, "no message passes source.filter_subject", "is it written as the senders' subjects are?")
         return
     if sample.unopened:
-        number, form = sum(sample.unopened.values()), sample.unopened.most_common(1)[0][0]
-        text = f"{number:,} of the last messages hold registrations of several senders, and are read as one"
-        yield bad(name, text, f'set batch = "{form}" in [stream.sender]', BATCH_NOT_OPENED)
+        number, unopened = sum(sample.unopened.values()), sample.unopened.most_common(1)[0][0]
+        wrong, remedy = unopened_batch(unopened)
+        yield bad(name, f"{number:,} of the last messages {wrong}", remedy, BATCH_NOT_OPENED)
     elif not rejected:
         senders = len({sender_id for sender_id, _ in sample.sightings})
         yield good(name, f"every one of the last {count:,} messages names its sender ({senders:,} of them)")

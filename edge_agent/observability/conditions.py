@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+from edge_agent.core.intake import MOST_REGISTRATIONS
+from edge_agent.core.observation import Unopened
 from shared.instants import format_seconds
 from shared.nats.expiry import RENEWAL
 from shared.wire import PAIR_ALONE as ALONE
@@ -235,10 +237,21 @@ UNIDENTIFIED_REGISTRATIONS = Kind(
 BATCH_NOT_OPENED = Kind(
     "batch_not_opened",
     _E,
-    "Messages hold registrations of several senders and are read as one: any sender may be in them, so the time until "
-    "stale_after behind the last is unknown, and nobody falls stale.",
-    'set batch = "lines" or "array" in [stream.sender]; muster-agent doctor shows which senders are then found',
+    "Messages hold registrations of several senders and are read as one, or hold more than 65,536 of them: any sender "
+    "may be in what is not read, so the time until stale_after behind the last is unknown, and nobody falls stale.",
+    'set batch = "lines" or "array" in [stream.sender], and publish at most 65,536 registrations in one message; '
+    "muster-agent doctor shows which senders are then found",
 )
+
+
+def unopened_batch(unopened: str) -> tuple[str, str]:
+    """Return what is wrong with messages whose senders were not all read, and the remedy."""
+    if unopened == Unopened.TOO_LARGE:
+        most = f"{MOST_REGISTRATIONS:,} registrations"
+        return f"hold more than {most}, and the rest is not read", f"publish at most {most} in one message"
+    return "hold registrations of several senders, and are read as one", f'set batch = "{unopened}" in [stream.sender]'
+
+
 TOO_MANY_SENDERS = Kind(
     "too_many_senders",
     _W,

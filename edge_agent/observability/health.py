@@ -175,11 +175,8 @@ def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condi
     policy, through, subject = state.policy, state.observed_through, f"stream {block}"
     recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
     if state.seen.batch:
-        what = (
-            f"messages hold registrations of several senders, the last {_ago(state.batched_at, through)}: they are "
-            "read as one, the time is unknown"
-        )
-        remedy = f'set batch = "{state.seen.batch}" in [stream.sender]'
+        wrong, remedy = kinds.unopened_batch(state.seen.batch)
+        what = f"messages {wrong}, the last {_ago(state.batched_at, through)}: the time is unknown"
         yield kinds.BATCH_NOT_OPENED.of(subject, what, stream=block, remedy=remedy)
     turned_away = [each for each in recent if each.reason is RejectReason.TOO_MANY_SENDERS]
     of_their_own = (RejectReason.TOO_MANY_SENDERS, RejectReason.BATCH)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -16,10 +17,12 @@ from edge_agent.core.observation import (
     Rejected,
     RejectReason,
     SourceMessage,
+    Unopened,
 )
 from edge_agent.core.payload import DigestRule
 from edge_agent.core.replay import CommitReplay, OtherCommit
 from edge_agent.core.tracker import Tracker
+from edge_agent.observability.health import of_state
 from shared.instants import DAY
 from shared.tolerant_json import Deviation
 from shared.wire import ForwardReason
@@ -88,7 +91,7 @@ def test_a_body_of_several_senders_is_known_for_one_where_no_form_is_set(
     assert isinstance(result, Observation | Rejected)
     assert result.unopened is not None
     # What people are told to set is what helps.
-    assert senders_in(payload, path, result.unopened) == ["a", "b"], batch
+    assert senders_in(payload, path, BatchForm(result.unopened)) == ["a", "b"], batch
 
 
 ONE = {
@@ -125,7 +128,7 @@ def test_lines_where_arrays_are_expected_are_known() -> None:
     payload = b'[{"host":"a"}]\n[{"host":"b"}]'
     result = Intake(SenderByPath("host", ARRAY)).read(message(payload))
     assert isinstance(result, Observation)
-    assert (result.sender_id, result.unopened) == ("a", LINES)
+    assert (result.sender_id, result.unopened) == ("a", Unopened.LINES)
 
 
 def test_registrations_of_one_sender_make_one_observation() -> None:
@@ -148,7 +151,24 @@ def test_what_is_beyond_the_limit_is_known_to_be_unread() -> None:
     payload = b"\n".join(b'{"host":"n%d"}' % number for number in range(MOST_REGISTRATIONS + 1))
     result = Intake(SenderByPath("host", LINES)).read(message(payload))
     assert isinstance(result, Batch)
-    assert (len(result.observations), result.unopened) == (MOST_REGISTRATIONS, LINES)
+    assert (len(result.observations), result.unopened) == (MOST_REGISTRATIONS, Unopened.TOO_LARGE)
+
+
+@pytest.mark.parametrize("form", [LINES, ARRAY])
+def test_a_batch_beyond_the_limit_has_another_remedy_than_the_form_that_is_configured(form: BatchForm) -> None:
+    site = BatchSite()
+    elements = [b'{"host":"n%d"}' % number for number in range(MOST_REGISTRATIONS + 1)]
+    body = b"\n".join(elements) if form is LINES else b"[" + b",".join(elements) + b"]"
+    remedies = []
+    for batch in (BatchForm.NONE, form):
+        site.intake = Intake(SenderByPath("host", batch))
+        sent = msgspec.structs.replace(site.next_message(1), payload=body)
+        site.gives(partial(site.intake.give, message=sent, too_old=False))
+        remedies += [each.remedy for each in of_state("nodes", site.state, 0) if each.name == "batch_not_opened"]
+    assert remedies == [
+        f'set batch = "{form}" in [stream.sender]',
+        "publish at most 65,536 registrations in one message",
+    ]
 
 
 # What a block makes of them
