@@ -9,14 +9,15 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from edge_agent.core.records import SizeLimit
+from edge_agent.core.records import Lane, OutboxRow, SizeLimit
 from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, frames_of, shorter_forms
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
@@ -30,6 +31,8 @@ log = logging.getLogger("muster.agent")
 
 ASK_EVERY = 30.0
 BACKLOG_LIMIT = 256 << 10
+_Kind = tuple[str, Lane, bool]
+"""A block, a lane, and whether a record is a watermark: other records may have another stream."""
 _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.IGNORECASE)
 
 
@@ -44,13 +47,13 @@ class JetStreamUpstream:
     ) -> None:
         self._client = client
         self._domain, self._user = domain, user
-        self._unanswered_cause = NO_STREAM_ANSWERS
-        self._explanation: asyncio.Task[None] | None = None
-        self._explained_at = float("-inf")
+        self._causes: dict[_Kind, str] = {}
+        self._explained_at: dict[_Kind, float] = {}
+        self._explaining = asyncio.Lock()
         self._ask_limit = ask_limit
         self._asking = asyncio.Lock()
         self._asked_at = float("-inf")
-        self._size_checks: set[asyncio.Task[None]] = set()
+        self._questions: set[asyncio.Task[None]] = set()
         self._subscription: Subscription | None = None
         self._inbox = ""
         self._unanswered: dict[int, Shipment] = {}
@@ -100,11 +103,10 @@ class JetStreamUpstream:
         return asyncio.get_running_loop().time() - self._asked_at < ASK_EVERY
 
     def give_up(self) -> None:
-        """Publish nothing more of what was sent and waits for the server's word on its limit."""
-        for check in self._size_checks:
-            check.cancel()
-        if self._explanation is not None:
-            self._explanation.cancel()
+        """Cancel the questions to the servers; nothing that waits for their answers is published."""
+        for question in self._questions:
+            question.cancel()
+        self._explained_at.clear()
 
     def poke(self) -> None:
         self._arrived.set()
@@ -143,9 +145,7 @@ class JetStreamUpstream:
         except MessageTooLarge as error:
             # A server ends the connection of a client that tries.
             if shipment.form is Form.SINGLE and not self._has_asked:
-                check = asyncio.create_task(self._send_or_not(shipment), name="ask for max_payload")
-                self._size_checks.add(check)
-                check.add_done_callback(self._size_checks.discard)
+                self._begin(self._send_or_not(shipment), "ask for max_payload")
                 return
             parts = self._framed_shorter(shipment) if shipment.form is Form.SINGLE else []
             if not parts:
@@ -161,6 +161,11 @@ class JetStreamUpstream:
             await self._client.publish_framed(parts)
         except (nats.errors.Error, OSError) as error:
             raise UpstreamUnavailable(f"cannot publish: {error}") from error
+
+    def _begin(self, question: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(question, name=name)
+        self._questions.add(task)
+        task.add_done_callback(self._questions.discard)
 
     def _frames(self, shipment: Shipment) -> list[bytes]:
         # Inboxes are drawn: no other client's batch has this name.
@@ -202,23 +207,25 @@ class JetStreamUpstream:
         if shipment is None:
             return
         if not message.data and tells_of_nobody(message):
-            self._explain(shipment.rows[-1].subject)
-            answer = Answer(shipment.number, Outcome.REFUSED, reason=self._unanswered_cause)
+            answer = Answer(shipment.number, Outcome.REFUSED, reason=self._why_unanswered(shipment.rows[-1]))
         else:
             answer = answer_to(shipment.number, shipment.form, message.data)
         self._answers.append(answer)
         self._arrived.set()
 
-    def _explain(self, subject: str) -> None:
-        """Find out why no stream answers, every ``ASK_EVERY`` seconds; answers after that give the cause."""
-        now = asyncio.get_running_loop().time()
-        if now - self._explained_at >= ASK_EVERY:
-            self._explained_at = now
-            self._explanation = asyncio.create_task(self._find_cause(subject), name="why no stream answers")
+    def _why_unanswered(self, row: OutboxRow) -> str:
+        """Return why no stream answers such a row, as far as is known; ask again every ``ASK_EVERY`` seconds."""
+        kind, now = (row.block, row.lane, row.is_watermark), asyncio.get_running_loop().time()
+        if now - self._explained_at.get(kind, float("-inf")) >= ASK_EVERY:
+            self._explained_at[kind] = now
+            self._begin(self._find_cause(kind, row.subject), "why no stream answers")
+        return self._causes.get(kind, NO_STREAM_ANSWERS)
 
-    async def _find_cause(self, subject: str) -> None:
-        cause = await explain_unanswered(QuietAsk(self._client), subject, self._domain, self._user)
-        self._unanswered_cause = cause.text
+    async def _find_cause(self, kind: _Kind, subject: str) -> None:
+        # Of two that ask at once, one would not hear that the question is denied.
+        async with self._explaining:
+            cause = await explain_unanswered(QuietAsk(self._client), subject, self._domain, self._user)
+        self._causes[kind] = cause.text
 
 
 def _goes_to(subject: str, shipment: Shipment) -> bool:

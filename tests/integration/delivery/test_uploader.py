@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from msgspec.structs import replace
 from edge_agent.core.records import Lane, OutboxRow
 from edge_agent.delivery import flow_control, uploader
 from edge_agent.delivery.region import JetStreamUpstream
-from edge_agent.delivery.shipment import Answer, Form
+from edge_agent.delivery.shipment import Answer, Form, Shipment
 from edge_agent.runtime import pace
+from edge_agent.runtime.links import max_payload_of
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded import link
 from shared.nats import client, connection
+from shared.nats.jetstream_api import NO_STREAM_ANSWERS
 from tests.support.delivery.fleet_region import EMPTY, Region, Stored, running_region, tell_of_shipments, uploading
 from tests.support.store.store_batches import BLOCK, advisory, batch, registration, watermark
 from tests.support.waiting import until
@@ -159,6 +162,37 @@ async def test_a_region_without_a_stream_is_named_and_everything_arrives_once_th
         await emptied(store)
         assert told[-1] == ""
     assert sorted(record.payload for record in await region.stored()) == sorted(row.payload for row in rows)
+
+
+async def test_each_subject_without_an_answer_has_a_cause_of_its_own(tmp_path: Path) -> None:
+    """A record that is mapped elsewhere does not reach its stream; another has no stream."""
+    mapped = "fleet.eu-west.dub1.nodes.advisory.new"
+    config = f'mappings = {{ "{mapped}": "lost" }}'
+    async with running_region(tmp_path, extra_config=config) as region:
+        await region.make_stream(subjects=["fleet.eu-west.dub1.nodes.>"])
+        settings = connection.ConnectionSettings(servers=(region.link.url,))
+        async with AsyncExitStack() as stack:
+            connected = await connection.connect(settings, name="test", deadline=30)
+            stack.push_async_callback(connected.close)
+            upstream = JetStreamUpstream(connected, partial(max_payload_of, connected, settings))
+            racks = replace(advisory("racks"), block="racks", subject="fleet.eu-west.dub1.racks.advisory.new")
+            rows = dict(enumerate([advisory("nodes"), racks]))
+            reasons: dict[int, str] = {}
+            await upstream.ready()
+
+            async def are_explained() -> bool:
+                for number, row in rows.items():
+                    await upstream.send(Shipment(number, row.lane, [row]))
+                while answers := await upstream.answers(0.1):
+                    reasons.update({each.number: each.reason for each in answers})
+                return len(reasons) == 2 and NO_STREAM_ANSWERS not in reasons.values()
+
+            await until(are_explained, "each has a cause")
+            upstream.give_up()
+    assert reasons == {
+        0: "stream FLEET has that subject, but publishes do not reach it from here",
+        1: "no stream of this account has that subject",
+    }
 
 
 @pytest.mark.parametrize("limit", [{"max_msgs": 100}, {"max_bytes": 10_000}], ids=["messages", "bytes"])
