@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aggregator.config import LiveSettings
+from aggregator.live.service.connections import network_of
 from shared.system_errors import reason_of
 
 COOKIE = "muster_token"
@@ -90,14 +91,16 @@ class Guard:
         return Right.NONE
 
     def reader_of(self, scope: Scope, headers: Headers) -> tuple[str, str]:
-        """Return the hash of a known token and the address that a request comes from; "" if unknown.
+        """Return the hash of a known token and the network that a request comes from; "" if unknown.
 
-        The proxy alone may connect, so that the last address that it names is the one it got the request from.
+        The proxy alone may connect, so that the last address that it names, with or without a port, is the one it got
+        the request from. If that cannot be read, the network is the proxy's.
         """
         token, client = _token(headers), scope.get("client")
-        address = headers.getlist("x-forwarded-for")[-1:] if self._proxy else [client[0]] if client else []
+        named = ",".join(headers.getlist("x-forwarded-for")).rpartition(",")[2].strip(' "') if self._proxy else ""
+        addresses = named, _host_name(named), client[0] if client else ""
         known = hashlib.sha256(token.encode()).hexdigest() if self.right_of_token(token) else ""
-        return known, "".join(address).rpartition(",")[2].strip()
+        return known, next(filter(None, map(network_of, addresses)), "")
 
     def refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         """Say with which status, and why, a request is refused before anything looks at it; None: it is not."""

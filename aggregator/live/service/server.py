@@ -44,7 +44,7 @@ from aggregator.live.fold.changes import Changes, StoryEntry
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.service import answers
-from aggregator.live.service.connections import StreamPlaces, network_of
+from aggregator.live.service.connections import StreamPlaces
 from aggregator.live.service.events import Broadcast
 from aggregator.live.service.facts import FactsFinder
 from aggregator.live.service.guard import COOKIE, Guard, GuardedApp, Right
@@ -404,7 +404,7 @@ class _EventStream(Response):
 
     def __init__(self, service: Service, reader: tuple[str, str], last_id: str) -> None:
         self._service, self._last_id = service, last_id
-        self._token, self._address = reader[0], network_of(reader[1])
+        self._token, self._address = reader
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the client is gone, or refuse in one line."""

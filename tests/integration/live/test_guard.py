@@ -240,6 +240,37 @@ def test_no_proxy_opens_a_service_that_asks_for_no_token(tmp_path: Path, name: s
     assert guarded.refusal(scope, Headers(here | {name: "10.0.0.9"} | bearer(READ))) is None
 
 
+@pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        (["192.0.2.7"], "192.0.2.7"),
+        (["192.0.2.7:5678"], "192.0.2.7"),
+        (["::ffff:192.0.2.7"], "192.0.2.7"),
+        (["2001:db8:1:2::7"], "2001:db8:1:2"),
+        (["[2001:db8:1:2::7]"], "2001:db8:1:2"),
+        (["[2001:db8:1:2::7]:443"], "2001:db8:1:2"),
+        (['"[2001:db8:1:2::7]:443"'], "2001:db8:1:2"),
+        (["[2001:db8:1:2::7%eth0]:443"], "2001:db8:1:2"),
+        (["198.51.100.1, 192.0.2.7:5678"], "192.0.2.7"),
+        (["198.51.100.1", "192.0.2.7:5678"], "192.0.2.7"),
+        ([], "127.0.0.1"),
+        ([""], "127.0.0.1"),
+        (["unknown"], "127.0.0.1"),
+        (["_hidden:17"], "127.0.0.1"),
+        (["[2001:db8::7"], "127.0.0.1"),
+    ],
+)
+def test_streams_behind_a_proxy_count_for_the_address_that_it_names_or_for_itself(
+    tmp_path: Path, forwarded: list[str], address: str
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{hashlib.sha256(READ.encode()).hexdigest()}\n")
+    guard = Guard(LiveSettings(proxy="127.0.0.1", read_token_file=FilePath(tokens)))
+    raw = [(b"x-forwarded-for", each.encode()) for each in forwarded]
+    reader = guard.reader_of({"client": ("127.0.0.1", 4711)}, Headers(raw=raw))
+    assert reader == ("", address)
+
+
 async def test_an_address_that_is_open_to_others_needs_tls_or_a_proxy_and_tokens(tmp_path: Path) -> None:
     for given, lacking in (
         ({"listen": "0.0.0.0:8480"}, "tls_cert"),
