@@ -1,5 +1,6 @@
 """Say how ``aggregator.toml`` is written: the hub to read from, and where the tables are."""
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from ipaddress import ip_address
@@ -36,6 +37,7 @@ _jars_option = click.option(
 )
 
 Reading = Literal["consumer", "direct"]
+_PART_OF_A_URL = re.compile("[?#]|%[0-9A-Fa-f]{2}")
 
 
 class LakehouseSettings(Settings, frozen=True):
@@ -77,6 +79,12 @@ class LakehouseSettings(Settings, frozen=True):
     spark: Annotated[dict[str, str], Meta(description="further settings of Spark, by their own names")] = msgspec.field(
         default_factory=dict
     )
+
+    def __post_init__(self) -> None:
+        # Iceberg and SQLAlchemy take paths for URLs: some readers would open another file, or make one.
+        for key, place in (("path", self.path), ("catalog.warehouse", self.catalog.warehouse)):
+            if place.startswith("/") and _PART_OF_A_URL.search(place):
+                raise ValueError(f"{key} {place!r} holds ?, # or % with two digits: name another directory")
 
 
 class LiveSettings(Settings, frozen=True):

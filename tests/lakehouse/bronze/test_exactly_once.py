@@ -176,7 +176,7 @@ def check_that_nothing_new_is_found_without_spark(lakehouse: Lakehouse) -> None:
     assert lakehouse.rows("SELECT DISTINCT sequence, epoch_us(known_through) FROM positions") == [
         (again.position.sequence, again.position.known_through)
     ]
-    for other in ({"registration_interval": DAY}, {"maintain_every": 1}, {"path": lakehouse.warehouse / "elsewhere"}):
+    for other in ({"registration_interval": DAY}, {"maintain_every": 1}, {"path": f"{lakehouse.warehouse}/elsewhere"}):
         changed = msgspec.structs.replace(settings.lakehouse, **other)
         assert job.find_nothing_new(msgspec.structs.replace(settings, lakehouse=changed)) is None
     changed = msgspec.structs.replace(settings.lakehouse, archive_stream="REPORT")

@@ -83,6 +83,19 @@ def test_a_rest_catalog_gets_what_the_block_says(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["lake#2", "what?", "50%25", "a%4Ab"])
+def test_a_directory_that_readers_take_for_a_url_is_refused(name: str) -> None:
+    text = '[hub]\nservers = ["nats://hub"]\n[lakehouse]\npath = '
+    file = Path("/etc/muster/aggregator.toml")
+    for written in (f'"{name}/tables"', f'"tables"\ncatalog.warehouse = "/srv/{name}"'):
+        with pytest.raises(SettingsError, match=r"holds \?, # or % with two digits: name another directory") as refused:
+            parse_settings(text + written, AggregatorSettings, file)
+        assert name in str(refused.value)
+    assert str(parse_settings(f'{text}"50% off [1] & more"', AggregatorSettings, file).lakehouse.path).endswith(
+        "50% off [1] & more"
+    )
+
+
 def test_a_rest_catalog_calls_its_warehouse_as_it_likes() -> None:
     block = 'type = "rest"\nuri = "https://catalog.example.net"\n'
     for given, sent in (("", None), ('warehouse = "fleet"\n', "fleet"), ('warehouse = "/srv"\n', "file:///srv")):
