@@ -115,7 +115,7 @@ def roll_up_in(
     upkeep = None
     with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
         # Under the lock: what was looked at before may lie behind what another job has read since.
-        provision.prepare(spark)
+        provision.prepare(spark, check)
         positions = commits.positions(spark, BRONZE)
         is_repaired = repair(spark, reached_by_all(positions), progress)
         hub = asyncio.run(until_stopped(_look_at(settings, positions.values()), check))
@@ -161,7 +161,7 @@ def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = uns
     wait_until_free(warehouse(settings), LOCK_DEADLINE, progress, check)
     spark = start_session(settings, progress)
     with alone(spark, warehouse(settings), settings.lakehouse.catalog, LOCK_DEADLINE, progress, check):
-        provision.prepare(spark)
+        provision.prepare(spark, check)
         is_repaired = repair(spark, reached_by_all(commits.positions(spark, BRONZE)), progress)
         bring_up_to_date(spark, settings, None, full=is_repaired, progress=progress)
         return _keep_up(spark, settings, progress, sweep=True)

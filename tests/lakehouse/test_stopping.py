@@ -3,17 +3,20 @@
 import fcntl
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
+from aggregator.lakehouse.spark.stop_signal import STOPPING
+from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from shared.instants import HOUR, SECOND
 from tests.lakehouse.bronze.test_exactly_once import FIRST, story, tables_of
 from tests.lakehouse.conftest import Lakehouse, say
@@ -45,6 +48,14 @@ def running(*arguments: str | Path) -> Iterator[Process]:
             yield process
         finally:
             process.kill()
+
+
+def wait_until_locked(process: Process, warehouse: Path) -> None:
+    ends_at = time.monotonic() + DEADLINE
+    while not is_locked(warehouse):
+        assert process.poll() is None
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
 
 
 def wait_until_it_derives(process: Process) -> None:
@@ -101,11 +112,7 @@ def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, 
     )  # fmt: skip
 
     with running("rollup", "--config", config, "--every", "5m") as service:
-        ends_at = time.monotonic() + DEADLINE
-        while not is_locked(stopped.warehouse):
-            assert service.poll() is None
-            assert time.monotonic() < ends_at
-            time.sleep(0.05)
+        wait_until_locked(service, stopped.warehouse)
         os.killpg(service.pid, signal.SIGTERM)
         assert ended(service) == (0, [])
 
@@ -115,3 +122,25 @@ def test_a_signal_ends_a_run_between_two_commits(spark: SparkSession, hub: Hub, 
     mapping = Mapping(source="history", sender=("host",), state="state", start="begin", stop="end")
     import_intervals(straight.settings, [history], mapping, say)
     assert tables_of(stopped) == tables_of(straight)
+
+
+def test_ctrl_c_ends_a_first_run_before_all_tables_are_made(spark: SparkSession, hub: Hub, tmp_path: Path) -> None:
+    hub.publish(story())
+    lake, config = Lakehouse(hub, tmp_path / "lake"), tmp_path / "aggregator.toml"
+    config.write_text(
+        f'[hub]\nservers = ["{hub.server.url}"]\n[lakehouse]\npath = "lake"\nspark_master = "local[2]"\n{spark_block()}'
+    )
+    with running("rollup", "--config", config) as first:
+        wait_until_locked(first, lake.warehouse)
+        os.killpg(first.pid, signal.SIGINT)
+        status, errors = ended(first)
+    assert (status, errors[-2:]) == (
+        130, [STOPPING, "muster-aggregator: stopped between two commits: the next run goes on from here"]
+    )  # fmt: skip
+    with closing(sqlite3.connect(lake.warehouse / "catalog.db")) as catalog:
+        assert catalog.execute("SELECT count(*) FROM iceberg_tables").fetchone()[0] < len(TABLES) + len(VIEWS)
+
+    lake.roll_up()
+    straight = Lakehouse(hub, tmp_path / "straight")
+    straight.roll_up()
+    assert tables_of(lake) == tables_of(straight)

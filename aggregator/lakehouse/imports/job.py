@@ -50,7 +50,7 @@ def import_intervals(
         files = tuple(stage(path, mapping, area / str(number), now, progress) for number, path in enumerate(paths))
         spark = rollup.start_session(settings, progress)
         with alone(spark, warehouse, settings.lakehouse.catalog, rollup.LOCK_DEADLINE, progress, check):
-            provision.prepare(spark)
+            provision.prepare(spark, check)
             stands = commits.positions(spark, (IMPORTS,)).get(IMPORTS.name)
             row_count = sum(file.row_count for file in files)
             effort.fit(spark, (IMPORTS,), row_count, settings.lakehouse.spark)
@@ -75,7 +75,7 @@ def remove_imports(
         imports = chosen(imports_in(tables), asked)
     spark = rollup.start_session(settings, progress)
     with alone(spark, warehouse, settings.lakehouse.catalog, rollup.LOCK_DEADLINE, progress, check):
-        provision.prepare(spark)
+        provision.prepare(spark, check)
         remove(spark, imports, commits.positions(spark, (IMPORTS,))[IMPORTS.name])
         rollup.bring_up_to_date(spark, settings, None, full=False, progress=progress)
     return imports

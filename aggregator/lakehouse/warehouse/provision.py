@@ -8,6 +8,7 @@ from aggregator.lakehouse.tables.definition import Table
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse.iceberg import Iceberg
+from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 from aggregator.lakehouse.warehouse.jvm import java_class
 from shared.blake2 import blake2b
 
@@ -124,24 +125,28 @@ DEFINITION = "muster.tables"
 """Property of one table that says of all tables and views which version they are of: to load each takes its time."""
 
 
-def prepare(spark: SparkSession) -> None:
-    """Make the namespace, the tables and the views that are not there yet; make those views anew that have changed.
+def prepare(spark: SparkSession, check: Check = unstoppable) -> None:
+    """Make the namespace, the tables and the views that do not exist yet; replace the views that have changed.
 
     Tables that an older version made get the columns and comments that they lack; raise TableDiffers where they cannot.
+    Call ``check`` before each table and view: to make all takes many seconds, and the next run makes the rest.
     """
     iceberg = Iceberg(spark)
     iceberg.make_namespace()
     present = iceberg.names()
     for table in TABLES:
+        check()
         if table.name not in present:
             iceberg.create(table, _PROPERTIES)
     is_of_this_version = iceberg.load(POSITIONS).properties().get(DEFINITION) == definition()
     if not is_of_this_version:
         upgrade = TableUpgrade(spark)
         for table in TABLES:
+            check()
             if table.name in present:
                 upgrade.bring(table)
     for view, query in spark_queries():
+        check()
         digest = _digest(repr((view, query)))
         if view.name in present and iceberg.view_property(view, _VIEW_DEFINITION) == digest:
             continue
