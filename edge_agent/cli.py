@@ -102,6 +102,8 @@ def check_config(config_path: Path) -> None:
     for block in settings.stream:
         source = ", ".join(block.source.servers)
         echo(f"  {block.name}: {block.source.stream} at {source}, consumer {settings.consumer_of(block)}", prose=True)
+        if any(block.remark):
+            echo(f"  warning: {'; '.join(block.remark)}", prose=True)
     if settings.pair.members:
         echo(
             f"  pair: {' and '.join(settings.pair.members)}, takeover after {toml_value(settings.pair.takeover_after)}",

@@ -315,6 +315,22 @@ class StreamSettings(Settings, frozen=True):
         """Tell whether the agent probes the stream, which it does where it watches senders."""
         return self.source.probe and self.mode == "sample"
 
+    @property
+    def remark(self) -> tuple[str, str]:
+        """The reason why the time of a stream without registrations stays unknown, and the remedy; "" if there is none.
+
+        ``edge_agent.core.unproven`` has the rule.
+        """
+        interval, longest = self.heartbeat.interval, self.policy.policy().blind_after // 2
+        if self.mode != "sample" or self.source.probe or interval <= longest:
+            return "", ""
+        wrong = f"heartbeats every {format_duration(interval)} alone do not prove that a quiet stream stores"
+        remedy = f"set source.probe = true, or heartbeat.interval to {format_duration(longest)} or less"
+        return (
+            f"stream {self.name}: {wrong}: while all senders are silent, the time is unknown",
+            f"{remedy}, half of blind_after",
+        )
+
     def probe_rule(self, region: str, site: str) -> ProbeRule:
         own = probe_subject(region, site, self.name)
         return ProbeRule(self.source.stream, own, self.source.probe_subject, self.filter_subject)

@@ -39,6 +39,7 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
     """Look at every file that the settings name."""
     yield from _as_root(config_path, Path(settings.store.path).parent)
     yield _settings_file(config_path, settings)
+    yield from (warning("settings", *block.remark) for block in settings.stream if any(block.remark))
     yield from _secrets(settings)
     path = Path(settings.store.path)
     try:

@@ -11,6 +11,25 @@ def in_mode(mode: str, lines: str = "", *, sender: bool = True) -> str:
     return (text if sender else text[: text.index("[stream.sender]")]) + lines
 
 
+@pytest.mark.parametrize(
+    ("probe", "interval", "blind_after", "is_remarked"),
+    [
+        ("false", "91s", "3m", True),
+        ("false", "90s", "3m", False),
+        ("true", "91s", "3m", False),
+        ("false", "91s", "4m", False),
+    ],
+)
+def test_heartbeats_that_are_too_rare_to_prove_a_quiet_stream_are_remarked(
+    probe: str, interval: str, blind_after: str, is_remarked: bool
+) -> None:
+    heartbeat = f'[stream.heartbeat]\ninterval = "{interval}"\nsubject = "alive"\n'
+    text = in_mode("sample", f'{heartbeat}[stream.policy]\nblind_after = "{blind_after}"\n')
+    block = parsed(text.replace('stream = "REGISTRATION"', f'stream = "REGISTRATION"\nprobe = {probe}')).stream[0]
+    remedy = "set source.probe = true, or heartbeat.interval to 1m 30s or less, half of blind_after"
+    assert block.remark[1] == (remedy if is_remarked else "")
+
+
 OF_CONTENT = ("size_trigger = 0", 'force_path = "urgent"', 'digest_paths = ["*"]')
 NO_EFFECT = {"copy": ('sample_interval = "2h"', 'retire_after = "7d"', *OF_CONTENT), "relay": OF_CONTENT}
 
