@@ -103,13 +103,3 @@ def silences(found: Iterable[Contest]) -> set[Silence]:
 def silent_throughout(found: Iterable[Contest]) -> set[tuple[BlockKey, str]]:
     """Name the incarnations of which nothing counts."""
     return {(silence.block, silence.incarnation) for silence in silences(found) if not silence.since}
-
-
-def beginnings(found: Iterable[Contest]) -> set[tuple[BlockKey, int]]:
-    """Say from when on (microseconds) another store speaks for a block, which does not know what was said before."""
-    silent = silent_throughout(found)
-    return {
-        (silence.block, silence.since)
-        for silence in silences(found)
-        if silence.since and (silence.block, silence.incarnation) not in silent
-    }

@@ -8,8 +8,10 @@ Rules:
 1. All incarnations of one store name it in their watermarks: by the server's time at which it began with the block, or,
    where an older agent wrote them, by the instant since which it replaced a lost one; 0: by neither. An incarnation
    without watermarks belongs to the store that began last before the incarnation's epoch, else to one before all.
-2. Stores follow each other as the hub first heard of them. An incarnation that ``contests.py`` believes after another
-   one begins a store as well; one of which nothing counts has none.
+2. Stores follow each other as the hub first heard of them; a store that begins an incarnation after another store's
+   first one is the last again: an operator returned to it. One without a name that does so is another store, and so is
+   that of an incarnation that ``contests.py`` believes after another one; an incarnation of which nothing counts has
+   none.
 3. A sender is known to a store if that store, or a later one, has announced it. All others become unknown where the
    coverage of the earlier stores ends: ``Succession.ends``. That is not later than the first watermark that shows that
    an older copy of a store was restored; without any coverage, it is where the next store begins.
@@ -17,6 +19,7 @@ Rules:
 Pure: the live fleet and the tables call it.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import NamedTuple
@@ -69,19 +72,23 @@ def succession(lives: Iterable[StoreSpan], found: Collection[Contest] = ()) -> S
     winners = {each.later for each in found if each.silence.since and each.silence.incarnation not in ignored}
     believed = sorted((life.begun_at, life.incarnation, life) for life in lives if life.incarnation not in ignored)
     marked = [life for _, _, life in believed if life.last_through]
-    stores: list[list[StoreSpan]] = []
-    current: dict[int, list[StoreSpan]] = {}
+    first: dict[int, str] = {}
+    of_first: dict[str, list[StoreSpan]] = {}
+    last = ""
     for life in marked:
-        if life.store not in current or life.incarnation in winners:
-            current[life.store] = []
-            stores.append(current[life.store])
-        current[life.store].append(life)
+        returns_unnamed = not life.store and first.get(0) != last
+        if life.store not in first or life.incarnation in winners or returns_unnamed:
+            first[life.store] = life.incarnation
+        last = first[life.store]
+        of_first[last] = of_first.pop(last, [])
+        of_first[last].append(life)
     unnamed: list[StoreSpan] = []
+    names = sorted(first)
     for _, _, life in believed:
         if not life.last_through:
-            epoch = _epoch_of(life.incarnation)
-            current.get(max((name for name in current if name <= epoch), default=-1), unnamed).append(life)
-    stores = [unnamed, *stores] if unnamed else stores
+            place = bisect_right(names, _epoch_of(life.incarnation))
+            (of_first[first[names[place - 1]]] if place else unnamed).append(life)
+    stores = [unnamed, *of_first.values()] if unnamed else [*of_first.values()]
     ranks = {life.incarnation: rank for rank, store in enumerate(stores) for life in store}
     ends: list[int] = []
     for store, following in pairwise(stores):

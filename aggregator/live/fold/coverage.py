@@ -19,7 +19,7 @@ import msgspec
 
 from aggregator.archive import contests
 from aggregator.archive.hub_clock import ClockStep, without_steps
-from aggregator.archive.stores import StoreSpan, Succession, succession
+from aggregator.archive.stores import StoreSpan, succession
 from shared.identifiers import BlockId
 
 MOST_LIVES = 128
@@ -219,14 +219,14 @@ class Block(msgspec.Struct, gc=False):
     """What is known of one stream block, but for its senders. Instants in microseconds.
 
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
-    watermark, and ``claimed_through`` what the last one claimed, as the site said it. Where several stores have
-    spoken, ``latest_store`` names the incarnations of the last one, and the coverage of the others ended at ``lost_at``
-    (``archive/stores.py``). Two agents spoke at once in ``contested_from`` to ``contested_until``;
-    of ``silent`` incarnations nothing counts that they said since. ``was_contested`` is True from the first time that
-    two agents spoke at once. So many retired senders were forgotten as ``forgotten_count``. ``condition`` is what the
-    agent last said to keep time from passing, "": nothing; ``conditions`` names all that it last was in,
-    ``alone_since`` is since when, by the hub's time, it has been one of a pair whose other is gone, 0: it is not;
-    ``stopped_boot_id`` names the run that was told to stop.
+    watermark, and ``claimed_through`` what the last one claimed, as the site said it. Where several stores have spoken,
+    ``latest_store`` names the incarnations of the last one, whose first record is the archive's message
+    ``latest_since``, and the coverage of the others ended at ``lost_at`` (``archive/stores.py``). Two agents spoke at
+    once in ``contested_from`` to ``contested_until``; of ``silent`` incarnations nothing counts that they said since.
+    ``was_contested`` is True from the first time that two agents spoke at once. So many retired senders were forgotten
+    as ``forgotten_count``. ``condition`` is what the agent last said to keep time from passing, "": nothing;
+    ``conditions`` names all that it last was in, ``alone_since`` is since when, by the hub's time, it has been one of a
+    pair whose other is gone, 0: it is not; ``stopped_boot_id`` names the run that was told to stop.
     """
 
     region: str
@@ -240,6 +240,7 @@ class Block(msgspec.Struct, gc=False):
     ordinal: int = 0
     lost_at: int = 0
     latest_store: tuple[str, ...] = ()
+    latest_since: int = 0
     changed_at: int = 0
     agent: str = ""
     boot_id: str = ""
@@ -268,6 +269,39 @@ class Block(msgspec.Struct, gc=False):
             del self.lives[min(self.lives.values(), key=self._rank_of_life).incarnation]
         found = self.lives[incarnation] = Life(incarnation, archived_at, sequence=sequence)
         return found
+
+    def follow_stores(self, found: list[contests.Contest]) -> list[str]:
+        """Order the stores; return the incarnations of the store that was the last. ``found`` are the contests."""
+        order = succession(
+            (
+                StoreSpan(
+                    each.incarnation,
+                    each.store,
+                    each.begun_at,
+                    each.last.through if each.last else 0,
+                    each.put_back_from,
+                )
+                for each in self.lives.values()
+            ),
+            found,
+        )
+        before = [name for name in self.latest_store if name in self.lives]
+        since = [self.lives[name].sequence for name in order.latest]
+        if set(before) & set(order.latest):
+            # Its first incarnation may be evicted.
+            since.append(self.latest_since)
+        self.lost_at, self.latest_store = max(order.ends, default=0), order.latest
+        self.latest_since = min(since, default=0)
+        return before
+
+    def is_of_latest_store(self, incarnation: str, sequence: int) -> bool:
+        """Return True if the archive's message ``sequence``, of an incarnation, is the last store's.
+
+        Of the incarnations that are evicted, those of earlier stores are the last, and spoke before the last store.
+        """
+        if not self.latest_store or incarnation in self.latest_store:
+            return True
+        return sequence >= self.latest_since and incarnation != "" and incarnation not in self.lives
 
     def _rank_of_life(self, life: Life) -> tuple[bool, int]:
         """Return the place of a life in the order of eviction: lives that show which records not to believe are last.
@@ -331,17 +365,6 @@ def contests_of(block: Block) -> list[contests.Contest]:
         for life in block.lives.values()
         if life.last is not None
     )  # fmt: skip
-
-
-def order_of_stores(block: Block, found: list[contests.Contest]) -> Succession:
-    """Return the order of the stores of a block; ``found`` are its contests."""
-    spans = (
-        StoreSpan(
-            each.incarnation, each.store, each.begun_at, each.last.through if each.last else 0, each.put_back_from
-        )
-        for each in block.lives.values()
-    )
-    return succession(spans, found)
 
 
 def known_until(block: Block, steps: Sequence[ClockStep]) -> int:

@@ -44,17 +44,7 @@ from aggregator.live.fold.changes import (
     place_rank,
     unheard_until,
 )
-from aggregator.live.fold.coverage import (
-    Block,
-    Gap,
-    Life,
-    Mark,
-    contests_of,
-    known_until,
-    order_of_stores,
-    reopen,
-    settle,
-)
+from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, reopen, settle
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import BlockId
 from shared.instants import DAY, EARLIEST
@@ -185,7 +175,7 @@ class Fleet:
             yield
         self.senders.forget(sender)
         self._set_state(sender, 0)
-        is_known = not block.latest_store or any(entry.incarnation in block.latest_store for entry in counting)
+        is_known = any(block.is_of_latest_store(entry.incarnation, entry.sequence) for entry in counting)
         for entry in reversed(counting):
             self._apply(entry, event_key(entry.event_id), is_known=is_known)
             yield
@@ -391,7 +381,7 @@ class Fleet:
 
     def _is_known(self, entry: StoryEntry, block: Block, changes: Changes) -> bool:
         """Return True if the last of a block's stores has announced the sender of ``entry``."""
-        if not block.latest_store or entry.incarnation in block.latest_store:
+        if block.is_of_latest_store(entry.incarnation, entry.sequence):
             return True
         state = self.senders.state[entry.sender]
         return state in (UP, STALE) or (
@@ -400,12 +390,13 @@ class Fleet:
 
     def _is_announced(self, sender: int, block: Block, changes: Changes) -> bool:
         """Return True if the latest advisories of a sender have one of the last of a block's stores."""
-        latest = block.latest_store
-        begun = min((block.lives[name].sequence for name in latest if name in block.lives), default=0)
-        if not latest or self.senders.head[sender] < begun:
-            return not latest
-        since = takewhile(lambda entry: entry.sequence >= begun, self.story(sender, changes))
-        return any(entry.incarnation in latest for entry in islice(since, _LOOKED_BACK))
+        if not block.latest_store or self.senders.head[sender] < block.latest_since:
+            return not block.latest_store
+        since = takewhile(lambda entry: entry.sequence >= block.latest_since, self.story(sender, changes))
+        return any(
+            entry.counts(block.silent) and block.is_of_latest_store(entry.incarnation, entry.sequence)
+            for entry in islice(since, _LOOKED_BACK)
+        )
 
     def _state(self, sender: int, *, is_known: bool) -> int:
         """Return the state of a sender by its last advisory."""
@@ -516,7 +507,8 @@ class Fleet:
         if condition and life.last is not None and said.observed_through_us <= life.claimed_through:
             # It is no word about the stream: the tables, too, know the first of its kind alone.
             return
-        life.store = store_of(said)
+        # An older agent in the place of one that had begun the store does not name it.
+        life.store = max(life.store, store_of(said))
         life.since = min(life.since or since, since)
         life.first_archived_at = life.first_archived_at or archived_at
         life.last_archived_at = life.last_archived_at if is_again else archived_at
@@ -566,9 +558,8 @@ class Fleet:
     def _follow_stores(self, number: int, found: list[contests.Contest]) -> None:
         """Find the last of a block's stores; the block is outdated if another one, or more of it, is known now."""
         block = self.blocks[number]
-        order, before = order_of_stores(block, found), block.latest_store
-        block.lost_at, block.latest_store = max(order.ends, default=0), order.latest
-        if change := Outdated.of_stores(before, order.latest):
+        before = block.follow_stores(found)
+        if change := Outdated.of_stores(before, block.latest_store):
             self.outdated[number] = max(change, self.outdated.get(number, change))
 
     def _settle(self, number: int, store: int, changes: Changes) -> None:

@@ -460,19 +460,23 @@ def _stores(history: BlockHistory, found: list[Dispute]) -> Stores:
         for life in {mark.incarnation for mark in history.marks if _name(mark) == _name(restored)} & ends.keys():
             ends[life] = min(ends[life], restored.through)
     names = {mark.incarnation: _name(mark) for mark in history.marks}
-    places: dict[int, int] = {}
-    last: dict[int, int] = {}
+    last: dict[int, list[int]] = {}
+    order: list[list[int]] = []
     for life in sorted(ends, key=lambda life: (_begun_at(history, life), f"1-{life}")):
-        if names[life] not in last or life in taken_over:
-            last[names[life]] = len({*places.values()})
-        places[life] = last[names[life]]
-    early = {each.incarnation for each in history.said} - places.keys() - silent
+        returns_unnamed = not names[life] and last.get(0) is not (order[-1] if order else None)
+        if names[life] not in last or life in taken_over or returns_unnamed:
+            last[names[life]] = []
+        store = last[names[life]]
+        order = [*(each for each in order if each is not store), store]
+        store.append(life)
+    early = {each.incarnation for each in history.said if each.ordinal is not None} - ends.keys() - silent
     if 0 in last:
-        places |= dict.fromkeys(early, last[0])
+        last[0].extend(early)
     elif early:
-        places = {life: place + 1 for life, place in places.items()} | dict.fromkeys(early, 0)
+        order = [[*early], *order]
+    places = {life: place for place, store in enumerate(order) for life in store}
     covered: list[int] = []
-    for place in range(len({*places.values()}) - 1):
+    for place in range(len(order) - 1):
         end = max([*(ends.get(life, 0) for life in places if places[life] == place), *covered])
         following = [life for life in places if places[life] == place + 1]
         begun = min(_begun_at(history, life) for life in following)

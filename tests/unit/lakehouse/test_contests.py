@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.archive.contests import QUIET, Contest, Life, Silence, beginnings, contests, silent_throughout
+from aggregator.archive.contests import QUIET, Contest, Life, Silence, contests, silent_throughout
 from shared.instants import HOUR
 
 BLOCK = ("eu-west", "dub1", "nodes")
@@ -53,8 +53,6 @@ def test_while_neither_has_been_silent_for_long_the_one_that_began_earlier_is_be
 def test_a_store_of_which_nothing_counts_gives_its_senders_to_nobody() -> None:
     found = contests([life("a", 0, 20), life("b", 2, 4), life("c", 3, 6)])
     assert silent_throughout(found) == {(BLOCK, "b"), (BLOCK, "c")}
-    assert beginnings(found) == set()
-    assert beginnings(contests([life("a", 0, 5), life("b", 3, 9)])) == {(BLOCK, 3 * HOUR)}
 
 
 def test_thousands_of_made_up_incarnations_take_no_longer_than_they_are_many() -> None:

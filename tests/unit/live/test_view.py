@@ -12,12 +12,13 @@ from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_m
 from aggregator.live.alerts.incidents import Cause, Incident, Rules
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.fold.changes import Changes
-from aggregator.live.fold.coverage import Life
+from aggregator.live.fold.coverage import MOST_LIVES, Life
 from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
+from shared.identifiers import Incarnation
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Message, said
@@ -191,6 +192,32 @@ def test_sender_that_the_store_of_a_new_host_has_not_heard_is_unknown(first_stor
     told.at(at + MINUTE, later.new("died", at + MINUTE), later.watermark(at, at + MINUTE, store=KNOWN_UNTIL + MINUTE))
     states = {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
     assert states == {"stays": UP, "died": UP, "silent": LOST}
+
+
+def test_sender_is_known_to_the_last_store_however_often_the_stream_is_created_again() -> None:
+    told, store, at = Told(), KNOWN_UNTIL + SECOND, KNOWN_UNTIL
+    first = Block("eu-west", "dub1")
+    told.at(at, first.new("died", START), first.watermark(START, at, store=START))
+    block = Block("eu-west", "dub1", epoch=2)
+    told.at(store, block.new("stays", store))
+    for epoch in range(2, 2 * MOST_LIVES):
+        at, block.incarnation = at + MINUTE, Incarnation(1, epoch)
+        told.at(at, block.watermark(at - SECOND, at, store=store))
+        block.ordinal = 0
+    states = {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
+    assert states == {"died": LOST, "stays": UP}
+    assert told.at(at + SECOND, block.watermark(at, at + SECOND, store=store)).senders == set()
+
+
+def test_sender_is_known_again_to_the_store_to_which_an_operator_returns() -> None:
+    told = Told()
+    first, other, again = (Block("eu-west", "dub1", epoch=epoch) for epoch in (1, 2, 3))
+    told.at(KNOWN_UNTIL, first.new("quiet", START), first.watermark(START, KNOWN_UNTIL, store=START))
+    at = KNOWN_UNTIL + MINUTE
+    told.at(at, other.new("other", at), other.watermark(at - SECOND, at, store=at))
+    told.at(at + MINUTE, again.new("late", at + MINUTE), again.watermark(at, at + MINUTE, store=START))
+    states = {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
+    assert (states, told.fleet.blocks[0].lost_at) == ({"quiet": UP, "other": LOST, "late": UP}, at)
 
 
 @pytest.mark.parametrize("ahead", [5 * SECOND, 30 * SECOND, 5 * MINUTE], ids=lambda ahead: f"{ahead // SECOND}s")
