@@ -184,7 +184,7 @@ class BlockWiring:
         block = link.block
         fast_path = BlockFastPath(self._parts.fast_path, block.name) if mode.uses_fast_path else None
         rules = msgspec.structs.replace(self.rules(link, mode), journal=journal)
-        if decider is None and not rules.rebuilding:
+        if decider is None and block.mode == "sample" and not rules.rebuilding:
             rebuilding = await self._parts.earlier_stores.served(block.name)
             rules = msgspec.structs.replace(rules, rebuilding=rebuilding)
         ingest = Ingest(rules, link.source, self._parts.store, decider, link.report, fast_path)
@@ -210,7 +210,7 @@ class BlockWiring:
             intake=mode.intake,
             emitter=mode.emitter,
             watermark_interval=int(self._settings.watermark.interval),
-            rebuilding=self._parts.replaces_lost,
+            rebuilding=self._parts.replaces_lost and block.mode == "sample",
             mode=block.mode,
             decides=lambda state: mode.decides(state, SenderTable()),
             orders=PolicyOrders(
