@@ -89,8 +89,8 @@ def blocks_of_changed(before: DataFrame | None, after: DataFrame | None) -> Data
     sides = [side.withColumn("step", f.lit(step)) for side, step in ((before, -1), (after, 1)) if side is not None]
     if not sides:
         return None
-    whole = (*BLOCK, "incarnation", "store_rank", "store_ends")
-    changed = reduce(DataFrame.unionAll, sides).groupBy(*whole).agg(f.sum("step").alias("step"))
+    ends = reduce(DataFrame.unionAll, sides).groupBy(*BLOCK, "incarnation", "store_end")
+    changed = ends.agg(f.sum("step").alias("step"))
     blocks = computed_once(changed.where("step != 0").select(*BLOCK).distinct())
     return None if blocks.isEmpty() else blocks
 

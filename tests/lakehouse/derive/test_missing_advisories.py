@@ -183,6 +183,8 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         Story("later-comes", [[mark(1, 3), said(5), mark(2, 5)], [said(3), mark(3, 5)], [said(4), mark(4, 5)]]),
         Story("whole", [before, [said(3), *after], [mark(9, 4), mark(10, 4)]]),
         Story("on-its-way", [before, [mark(3, 3)], [said(3)]]),
+        # An older agent, which does not name the store, takes the place of the one that began it.
+        Story("renamed", [[said(1), *(mark(hour, hour, lost_at=1) for hour in (1, 2))], [mark(8, 2)], [mark(10, 2)]]),
         # An agent says again what it said last, as one that was restarted does, and this one forgot its blind span.
         Story("repeated", [[said(1), mark(1, 1)], [said(2), mark(5, 2, since=3)], [mark(5, 2), mark(9, 2, since=3)]]),
         # A third agent is heard late and goes on for longer: the second, of one instant only, contradicts none.
@@ -237,6 +239,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         "whole": [(0, 10, "observed")],
         "on-its-way": [(0, 3, "observed"), (3, 10, "unobserved")],
         "one-instant": [(0, 3, "observed"), (3, 9, missing), (9, 10, "unobserved")],
+        "renamed": [(0, 1, "unobserved"), (1, 10, missing)],
         "repeated": [(0, 1, "observed"), (1, 3, "unobserved"), (3, 9, "observed"), (9, 10, "unobserved")],
         "taken-back": [(0, 6, "observed"), (6, 10, "unobserved")],
     }
@@ -249,6 +252,7 @@ def test_a_hole_darkens_every_later_hour_until_it_is_filled_or_a_store_begins_an
         ("dark", "1-1", 1),
         ("later-lacks", "1-2", 1),
         ("one-instant", "1-1", 2),
+        ("renamed", "1-1", 1),
     ]
 
 

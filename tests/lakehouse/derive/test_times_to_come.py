@@ -146,6 +146,32 @@ def test_sender_that_the_store_of_a_new_host_has_not_heard_is_unknown(lakehouse:
     assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
 
 
+def test_store_of_a_host_to_which_an_operator_returns_is_the_last_again(lakehouse: Lakehouse) -> None:
+    first, other, again = (Block("eu-west", "dub1", epoch=epoch) for epoch in (1, 2, 3))
+    lakehouse.hub.publish(first.new(name, hour(0)) for name in ("stays", "quiet"))
+    lakehouse.hub.publish([first.watermark(hour(0), hour(4), store=hour(0))])
+    lakehouse.roll_up()
+    lakehouse.hub.publish(other.new(name, hour(5)) for name in ("stays", "other"))
+    lakehouse.hub.publish([other.watermark(hour(5), hour(7), store=hour(5))])
+    lakehouse.roll_up()
+    states = "SELECT sender_id, state, epoch_us(started_at) FROM sender_intervals WHERE ended_at IS NULL ORDER BY 1"
+    unknown = ("quiet", "unknown", hour(4))
+    assert lakehouse.rows(states) == [("other", "up", hour(5)), unknown, ("stays", "up", hour(5))]
+    # Its stream was created again meanwhile.
+    lakehouse.hub.publish([again.new("late", hour(8)), again.watermark(hour(8), hour(9), store=hour(0))])
+    lakehouse.roll_up()
+    found = lakehouse.rows(states)
+    assert found == [
+        ("late", "up", hour(8)),
+        ("other", "unknown", hour(7)),
+        ("quiet", "up", hour(0)),
+        ("stays", "up", hour(5)),
+    ]
+    assert agreed(lakehouse) == len(found)
+    lakehouse.roll_up(RollupRequest(full=True))
+    assert lakehouse.rows(states) == found
+
+
 def agreed(lakehouse: Lakehouse) -> int:
     """Count the senders of whom the live state says the same, and that is all of them."""
     with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:

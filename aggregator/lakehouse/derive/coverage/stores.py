@@ -10,16 +10,16 @@ from pyspark.sql import functions as f
 from aggregator.archive.contests import BlockKey, Contest
 from aggregator.archive.stores import StoreSpan, succession
 from aggregator.lakehouse.derive.coverage.watermark_coverage import store
-from aggregator.lakehouse.derive.intervals.episodes import BLOCK
+from aggregator.lakehouse.derive.intervals.episodes import BLOCK, NO_INCARNATION
 
-_TYPES = "region STRING, site STRING, block STRING, incarnation STRING, store_rank INT, store_ends ARRAY<BIGINT>"
+_TYPES = "region STRING, site STRING, block STRING, incarnation STRING, store_end BIGINT"
 
 
 def stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFrame | None:
-    """Return (region, site, block, ``incarnation``, ``store_rank``, ``store_ends``: microseconds) by ``succession``.
+    """Return (region, site, block, ``incarnation``, ``store_end``: microseconds) of the stores that others follow.
 
     The rows are those of blocks for which several stores have spoken; None if there is no such block, as nearly always.
-    ``found`` are the contests.
+    The store of an incarnation without a row is the last one. ``found`` are the contests.
     """
     of_block = Window.partitionBy(*BLOCK)
     named = f.coalesce(f.unix_micros(store()), f.lit(0))
@@ -44,5 +44,7 @@ def stores(continuations: DataFrame, found: Collection[Contest] = ()) -> DataFra
 def _rows(block: BlockKey, lives: list[StoreSpan], found: Collection[Contest]) -> Iterator[tuple[Any, ...]]:
     order = succession(lives, [contest for contest in found if contest.block == block])
     if order.ends:
-        for incarnation, rank in sorted(order.ranks.items()):
-            yield *block, incarnation, rank, list(order.ends)
+        # Plain Choria advisories are of no store, and known to none.
+        for incarnation, rank in sorted({**order.ranks, NO_INCARNATION: 0}.items()):
+            if rank < len(order.ends):
+                yield *block, incarnation, order.ends[rank]

@@ -177,6 +177,8 @@ def vouched(watermarks: DataFrame, pages: DataFrame, before: DataFrame, doubts: 
         .withColumn("put_back_from", f.min("put_back_from").over(Window.partitionBy(*LIFE)))
         .where("through IS NOT NULL")
         .withColumn("began_at", f.min("began_at").over(Window.partitionBy(*LIFE)))
+        # Of an older agent, or an older hub, some of a life's watermarks do not name its store.
+        .withColumn("store", f.max("store").over(Window.partitionBy(*LIFE)))
         .withColumn("counted_from", _counted_from(f.col("began_at"), f.col("store")))
         .withColumn("vouched_before", f.lag("through").over(in_time))
         # Only whether any is missing counts: a sum of counts that a site makes up would leave 64 bits.

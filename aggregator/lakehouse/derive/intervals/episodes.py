@@ -25,6 +25,7 @@ from aggregator.archive.reach import UNSUPPORTED
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.windows import DAY_US, day_of, floor_to
 from shared.identifiers import AdvisoryKind
+from shared.instants import LATEST
 
 BLOCK = ("region", "site", "block")
 SENDER = (*BLOCK, "sender_id")
@@ -43,9 +44,10 @@ _UP_WORDS = (AdvisoryKind.NEW.rank, AdvisoryKind.RECOVERED.rank, _REBUILT_WORD)
 _RANKS = len(_WORDS)
 """So much lower is the rank of what is ahead (``believed_times.py``), for each that follows it and is ahead too; so
 much higher that of what claims a later instant than counts, for each microsecond."""
-_LAST = (1 << 31) - 1
-_OF_STORES = ("store_rank", "store_ends")
-"""Columns of words in blocks for which several stores have spoken: see ``_with_stores``."""
+NO_INCARNATION = ""
+"""The incarnation of words that are plain Choria advisories."""
+_STORE_END = "store_end"
+"""A column of words where several stores have spoken for a block: see ``_with_stores``."""
 _DATED_BACK = (AdvisoryKind.STALE.rank, _UNHEARD_WORD)
 """What starts its state at the last sighting, so that a ``retired`` behind it ends that state when it became true."""
 
@@ -58,7 +60,8 @@ def words(advisories: DataFrame) -> DataFrame:
     place = f.when(f.col("is_ahead"), f.col("ahead_place")).otherwise(beyond)
     rank = (said_rank() + place * _RANKS).alias("rank")
     basis = f.when(f.col("is_ahead"), AHEAD).alias("basis")
-    return advisories.select(*SENDER, *told, *opened, rank, basis, "incarnation")
+    incarnation = f.coalesce("incarnation", f.lit(NO_INCARNATION)).alias("incarnation")
+    return advisories.select(*SENDER, *told, *opened, rank, basis, incarnation)
 
 
 def last_words(going_on: DataFrame) -> DataFrame:
@@ -126,7 +129,7 @@ def _following(words: DataFrame) -> DataFrame:
     episode = f.coalesce("opened_by", f.when(opens, f.col("event_id")))
     opened_at = f.coalesce("opened_at", f.when(opens, f.col("started_at")))
     # What was seen before the state began is what the advisory before told of.
-    of_stores = _OF_STORES if "store_rank" in words.columns else ()
+    of_stores = (_STORE_END,) if _STORE_END in words.columns else ()
     silence_told = word.isin(*_UP_WORDS) & (f.col("next_silent_since") >= f.col("occurred_at"))
     silent_since = f.when(silence_told, f.greatest("started_at", "next_silent_since"))
     following = (
@@ -214,7 +217,7 @@ def _narrow(words: DataFrame) -> DataFrame:
         f.when(is_unheard, f.col("unheard_until")).alias("unheard_until"),
         f.when(is_stale | by_operator, last_seen_at).otherwise(occurred_at).alias("after_stale_at"),
         f.when(is_stale | is_retired, last_seen_at).otherwise(occurred_at).alias("after_other_at"),
-        *(_OF_STORES if "store_rank" in words.columns else ()),
+        *((_STORE_END,) if _STORE_END in words.columns else ()),
     )
 
 
@@ -267,18 +270,18 @@ def _state(word: Column) -> Column:
 
 
 def _with_stores(words: DataFrame, stores: DataFrame) -> DataFrame:
-    """Add the rank of each word's store, and the instants at which the coverage of stores up to a rank ended.
+    """Add the instant (microseconds) at which the coverage of each word's store and those before it ended.
 
-    A going-on interval, which is not unknown yet, rests on an advisory of the last store.
+    It is ``LATEST`` for the last store, on an advisory of which a going-on interval rests that is not unknown yet.
     """
     named = words.join(f.broadcast(stores), [*BLOCK, "incarnation"], "left")
-    return named.withColumn("store_rank", f.when(f.col("incarnation").isNull(), _LAST).otherwise(f.col("store_rank")))
+    return named.withColumn(_STORE_END, f.coalesce(_STORE_END, f.lit(LATEST)))
 
 
 def _split_at_lost_stores(following: DataFrame) -> DataFrame:
     """Cut each interval of a sender that the next store has not announced: after the cut, the sender is unknown."""
-    lost_at = f.timestamp_micros(f.get("store_ends", f.col("store_rank")))
-    found = f.when(lost_at.isNotNull(), f.greatest(lost_at, "advisory_at"))
+    is_known = f.col(_STORE_END) == LATEST
+    found = f.when(~is_known, f.greatest(f.timestamp_micros(_STORE_END), "advisory_at"))
     holds = (
         # A sender that is unknown already stays so for the reason that came first.
         (f.col("state") != UNKNOWN)
