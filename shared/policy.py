@@ -9,10 +9,10 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from shared.decoding import Decoder, WireError
+from shared.decoding import Count, Decoder, WireError
 from shared.identifiers import LARGEST_NUMBER, BlockId, is_token
 from shared.thresholds import InvalidThresholds, Thresholds
-from shared.wire import SENDER_LIMIT, Count
+from shared.wire import SENDER_LIMIT
 
 PROTOCOL = "muster:policy:1"
 STREAM: Final = "MUSTER_POLICY"

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal, Self
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from shared.decoding import Decoder, WireError
+from shared.decoding import Count, Decoder, WireError
 from shared.identifiers import (
     LARGEST_NUMBER,
     AdvisoryKind,
@@ -45,8 +45,6 @@ SENDER_LIMIT: Final = 1_024
 """Characters of a sender's name, and of any other text in a record: agents send none that is longer."""
 MOST_ENTRIES: Final = 1_000
 Text = Annotated[str, msgspec.Meta(max_length=SENDER_LIMIT)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
-"""A number of a record. Instants are judged apart, where a bound of them is known (aggregator/archive/judgement.py)."""
 Ordinal = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
 Counts = Annotated[dict[Text, Count], msgspec.Meta(max_length=MOST_ENTRIES)]
 KINDS_BY_CHORIA_EVENT = {event: kind for kind, event in CHORIA_EVENTS.items()}

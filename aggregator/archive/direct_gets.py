@@ -33,8 +33,8 @@ MIRRORS = 20
 
 _STREAM = b"Nats-Stream: "
 _OF_THE_SERVER = re.compile(
-    rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d+)\r\nNats-Time-Stamp: ([^\r]*)Z\r\n"
-    rb"Nats-Num-Pending: \d+\r\nNats-Last-Sequence: (\d+)\r\n\r\n\Z"
+    rb"Nats-Stream: ([^\r]*)\r\nNats-Subject: ([^\r]*)\r\nNats-Sequence: (\d{1,16})\r\n"
+    rb"Nats-Time-Stamp: ([\d.:T-]+)Z\r\nNats-Num-Pending: \d+\r\nNats-Last-Sequence: (\d{1,16})\r\n\r\n\Z"
 )
 """The last headers of a message: those before are its own, and may say anything."""
 _FIRST_LINE = b"NATS/1.0\r\n"
@@ -144,6 +144,9 @@ def _read(stream: bytes, frames: Sequence[tuple[bytes, bytes]]) -> tuple[str, Me
         payloads.append(payload)
     if not sequences:
         return "", None, False
-    archived_at = np.array(times, "datetime64[ns]").astype(np.int64) // 1_000
+    try:
+        archived_at = np.array(times, "datetime64[ns]").astype(np.int64) // 1_000
+    except ValueError:
+        return "", None, False
     messages = Messages(np.array(sequences, np.int64), subjects, archived_at, headers, payloads)
     return "", messages, len(sequences) == len(frames)

@@ -15,10 +15,11 @@ import numpy as np
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.config import Reading
-from shared.instants import parse_instant
+from shared.decoding import Count, ReportedInstant
 from shared.nats.connection import ApiError, ConnectionSettings, RequestFailed, api_prefix, connect, request_json
 from shared.nats.dispatch import DirectClient
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, NO_SUCH_STREAM
+from shared.nats.stream_messages import MessageReply
 
 CONNECT_DEADLINE = 20.0
 PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -86,11 +87,11 @@ class StreamState(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct):
-    messages: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    last_seq: int = 0
-    first_ts: str = ""
+    messages: Count = 0
+    bytes: Count = 0
+    first_seq: Count = 0
+    last_seq: Count = 0
+    first_ts: ReportedInstant = 0
 
 
 class _Origin(msgspec.Struct):
@@ -104,17 +105,8 @@ class _Config(msgspec.Struct):
 
 class _Info(msgspec.Struct):
     config: _Config
-    created: str
+    created: ReportedInstant
     state: _State
-
-
-class _Place(msgspec.Struct):
-    seq: int
-    time: str
-
-
-class _Found(msgspec.Struct):
-    message: _Place
 
 
 class StreamReader:
@@ -144,12 +136,12 @@ class StreamReader:
         state = info.state
         return StreamState(
             name=info.config.name,
-            created_at=parse_instant(info.created),
+            created_at=info.created,
             first_sequence=state.first_seq,
             last_sequence=state.last_seq,
             message_count=state.messages,
             byte_count=state.bytes,
-            first_at=parse_instant(state.first_ts) if state.messages else 0,
+            first_at=state.first_ts if state.messages else 0,
             mirror_of=info.config.mirror.name if info.config.mirror else "",
         )
 
@@ -186,14 +178,14 @@ class StreamReader:
         """
         body = {"seq": sequence, "next_by_subj": ">"}
         try:
-            found = await self._ask(f"STREAM.MSG.GET.{stream}", body, _Found, PAUSES)
+            found = (await self._ask(f"STREAM.MSG.GET.{stream}", body, MessageReply, PAUSES)).message
         except ApiError as error:
             if error.err_code == NO_SUCH_MESSAGE:
                 return None
             raise ReadFailed(f"stream {stream}: {error}") from error
         except RequestFailed as error:
             raise ReadFailed(f"stream {stream}: {error}") from error
-        return found.message.seq, parse_instant(found.message.time)
+        return found.seq, found.time
 
     async def _ask(self, subject: str, body: object, model: type[T], pauses: Collection[float]) -> T:
         """Ask once more after each pause while there is no answer; raise ApiError, RequestFailed.

@@ -26,11 +26,10 @@ from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Source, Sourcing
 from aggregator.live.store import LiveStore, Origin
-from shared.instants import parse_instant
+from shared.decoding import Count, Nanoseconds, ReportedInstant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.dispatch import DirectClient
 from shared.nats.jetstream_api import (
-    NO_SUCH_MESSAGE,
     ApiError,
     RequestFailed,
     api_prefix,
@@ -38,6 +37,7 @@ from shared.nats.jetstream_api import (
     request_json,
 )
 from shared.nats.settings import ConnectionSettings
+from shared.nats.stream_messages import get_message
 from shared.policy import EVERY_REVISION
 from shared.subjects import BLOCKS_PER_SITE, ROOT
 from shared.tasks import cancel_all
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 class _State(msgspec.Struct, frozen=True):
-    last_seq: int = 0
+    last_seq: Count = 0
 
 
 class _External(msgspec.Struct, frozen=True):
@@ -79,8 +79,8 @@ class _Transform(msgspec.Struct):
 
 class _Source(msgspec.Struct):
     name: str
-    lag: int = 0
-    active: int = -1
+    lag: Count = 0
+    active: Nanoseconds = -1
     external: _External = _External()
     filter_subject: str = ""
     subject_transforms: list[_Transform] = []
@@ -88,19 +88,10 @@ class _Source(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    created: str
-    ts: str = ""
+    created: ReportedInstant
+    ts: ReportedInstant = 0
     state: _State = _State()
     sources: list[_Source] = []
-
-
-class _Place(msgspec.Struct):
-    seq: int
-    time: str
-
-
-class _Found(msgspec.Struct):
-    message: _Place
 
 
 class _Asked(NamedTuple):
@@ -212,7 +203,7 @@ class Feed:
         self._look(info, self.fleet.known_through)
 
     def _origin_in(self, info: _Info) -> Origin:
-        return Origin(self._stream, parse_instant(info.created), self._choria_region)
+        return Origin(self._stream, info.created, self._choria_region)
 
     async def _checked(self, client: DirectClient, info: _Info) -> _Info:
         """Give ``info`` of a stream that holds what was read; raise AnotherArchive where it is not the same any more.
@@ -236,14 +227,9 @@ class Feed:
         """Raise AnotherArchive if message ``sequence``, which was read, was stored after ``stamped_through``."""
         if not sequence:
             return
-        subject, body = f"{self._api}.STREAM.MSG.GET.{self._stream}", {"seq": sequence}
-        try:
-            found = await request_json(client, subject, body, _Found, deadline=CONNECT_DEADLINE)
-        except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return
-            raise
-        if parse_instant(found.message.time) > stamped_through:
+        wanted = {"seq": sequence}
+        found = await get_message(client, self._stream, wanted, api=self._api, deadline=CONNECT_DEADLINE)
+        if found is not None and found.time > stamped_through:
             raise AnotherArchive(f"{self._stream} holds other messages than were read: it was restored")
 
     def _set_aside(self) -> None:
@@ -339,7 +325,7 @@ class Feed:
     def _look(self, info: _Info, hub_time: int) -> None:
         """Note what the hub says of the archive, of which ``hub_time`` had been read when it was asked."""
         said, before = self._looked[0], self.sourcing.now
-        now = parse_instant(info.ts) if info.ts else hub_time
+        now = info.ts or hub_time
         behind = hub_time - now if now <= hub_time - SMALLEST_STEP else 0
         # A clock that is behind does not tell how much time has passed since.
         now = max(now, self.fleet.known_through, before if behind else 0)
@@ -367,14 +353,9 @@ async def next_left(client: DirectClient, api: str, stream: str, sequence: int) 
 
     Raise RequestFailed, ApiError.
     """
-    body = {"seq": sequence, "next_by_subj": ">"}
-    try:
-        found = await request_json(client, f"{api}.STREAM.MSG.GET.{stream}", body, _Found, deadline=CONNECT_DEADLINE)
-    except ApiError as error:
-        if error.err_code == NO_SUCH_MESSAGE:
-            return None
-        raise
-    return found.message.seq
+    wanted = {"seq": sequence, "next_by_subj": ">"}
+    found = await get_message(client, stream, wanted, api=api, deadline=CONNECT_DEADLINE)
+    return None if found is None else found.seq
 
 
 def _source(found: _Source) -> Source:

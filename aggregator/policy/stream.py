@@ -16,7 +16,7 @@ from aggregator.policy.book import Book
 from aggregator.topology.desired.model import Place
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
 from aggregator.topology.observed.messages import read_messages
-from shared.instants import parse_instant
+from shared.decoding import Count, ReportedInstant
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from shared.policy import (
     EVERY_REVISION,
@@ -49,12 +49,12 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    last_seq: int = 0
+    last_seq: Count = 0
 
 
 class _Info(msgspec.Struct, frozen=True):
-    created: str
-    ts: str
+    created: ReportedInstant
+    ts: ReportedInstant
     state: _State
 
 
@@ -69,7 +69,7 @@ async def read_policy(client: Client, hub: Place) -> Held:
         raise PolicyUnavailable(str(error)) from error
     said = [one for each in read if (one := read_scoped_revision(*each)) is not None]
     last = max([info.state.last_seq, *(each.sequence for each in read)])
-    return Held(Book(said), parse_instant(info.created), last, parse_instant(info.ts), unread=len(read) - len(said))
+    return Held(Book(said), info.created, last, info.ts, unread=len(read) - len(said))
 
 
 async def say(client: Client, hub: Place, author: str, make: Callable[[Book], tuple[Scope, Order]]) -> ScopedRevision:

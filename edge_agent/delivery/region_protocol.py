@@ -15,7 +15,7 @@ import msgspec
 
 from edge_agent.core.records import Lane, OutboxRow, size_of_headers
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
-from shared.decoding import Decoder, WireError
+from shared.decoding import Count, Decoder, WireError
 from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER
 
 NEVER = (1 << 63) - 1
@@ -52,7 +52,7 @@ class _Failure(msgspec.Struct):
 
 class _PubAck(msgspec.Struct):
     stream: str = ""
-    seq: int = 0
+    seq: Count = 0
     batch: str = ""
     error: _Failure | None = None
 

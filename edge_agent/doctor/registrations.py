@@ -35,6 +35,7 @@ from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
 from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.read_only import StoreUnreadable, store_reader
+from shared.decoding import WireError
 from shared.instants import SECOND, format_duration
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
 from shared.nats.stream_messages import delivered
@@ -88,7 +89,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
         await _read(visit, block, name, info.num_pending, sample)
         await visit.ask(f"{prefix}.CONSUMER.DELETE.{stream}.{name}", None, dict[str, object])
-    except (ApiError, RequestFailed, nats.errors.Error, JetStreamError, TimeoutError):
+    except (ApiError, RequestFailed, nats.errors.Error, JetStreamError, TimeoutError, WireError):
         # No permission, a work queue that has its reader, a link that broke: the store may still tell.
         return sample if sample.message_count else None
     return sample

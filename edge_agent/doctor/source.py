@@ -21,7 +21,7 @@ from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import ConsumerInfo, SourceAddress, creation, pause_of, unsuitable
 from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.stream_facts import StreamInfo
-from shared.instants import format_duration, parse_instant
+from shared.instants import format_duration
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
 from shared.nats.server_version import release_of, unusable, version_of
@@ -58,7 +58,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
             except (ApiError, RequestFailed, SourceUnavailable) as error:
                 yield _no_stream(visit, name, source.stream, subject, error)
                 return
-            offset = offset_of(parse_instant(info.ts), asked_at, answered_at)
+            offset = offset_of(info.ts, asked_at, answered_at)
             region = await region_offset(settings) if abs(offset) > TOLERANCE else None
             yield source_clock(name, block, offset, region)
             known = known_block(Path(settings.store.path), block.name)

@@ -12,7 +12,6 @@ from edge_agent.observability.conditions import REGION_REFUSES, REGION_UNREACHAB
 from edge_agent.observability.server_watch import needs_of_region
 from edge_agent.observability.status_board import now
 from edge_agent.source.stream_facts import StreamInfo
-from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
 from shared.nats.stream_causes import explain_unanswered
@@ -89,7 +88,7 @@ async def _stream(visit: Visit, settings: AgentSettings, stream: str) -> Sequenc
         info = await visit.ask(subject, None, StreamInfo)
     except (ApiError, RequestFailed):
         return [good(NAME, f"whether {stream} has room cannot be told: the agent may not ask, and need not")]
-    clock = region_clock(NAME, offset_of(parse_instant(info.ts), asked_at, now()))
+    clock = region_clock(NAME, offset_of(info.ts, asked_at, now()))
     return [clock, _room(stream, info)]
 
 

@@ -29,7 +29,6 @@ from edge_agent.store.marker import marker_of
 from edge_agent.store.port import BatchCommit
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.identifiers import SourcePosition
-from shared.instants import parse_instant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
@@ -145,7 +144,7 @@ async def _stop_position(client: Client, prefix: str, stream: str, consumer: str
     if sequence:
         # Acknowledged messages of a work queue are gone, and so may be old ones.
         found = await get_message(client, stream, {"seq": sequence}, api=prefix, deadline=ANSWER_DEADLINE)
-    return _StopPosition(info.facts, sequence, parse_instant(found.time) if found else 0)
+    return _StopPosition(info.facts, sequence, found.time if found else 0)
 
 
 def _batch(

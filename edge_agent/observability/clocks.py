@@ -26,7 +26,8 @@ from edge_agent.core.block_state import BlockState
 from edge_agent.observability.status_board import now
 from edge_agent.source.port import is_denied
 from edge_agent.store.port import EVERYTHING
-from shared.instants import MINUTE, SECOND, InvalidInstant, format_seconds, parse_instant
+from shared.decoding import ReportedInstant
+from shared.instants import MINUTE, SECOND, format_seconds
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request_json, stream_behind
 from shared.policy import STREAM, consumer_name
 from shared.subjects import watermark_subject
@@ -143,7 +144,7 @@ DEADLINE = 3.0
 
 
 class _ServerTime(msgspec.Struct):
-    ts: str
+    ts: ReportedInstant
 
 
 class RegionClock:
@@ -199,8 +200,8 @@ class RegionClock:
             return False
         try:
             answer = await request_json(self._client, subject, None, _ServerTime, deadline=DEADLINE)
-            self._clocks.hear_region(parse_instant(answer.ts))
-        except (ApiError, RequestFailed, InvalidInstant):
+            self._clocks.hear_region(answer.ts)
+        except (ApiError, RequestFailed):
             return False
         finally:
             self._asked = ""

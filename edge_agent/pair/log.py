@@ -21,7 +21,6 @@ from nats.aio.msg import Msg
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
 from shared.decoding import Decoder, WireError
-from shared.instants import parse_instant
 from shared.nats.jetstream_api import (
     NO_STREAM_ANSWERS,
     NO_SUCH_STREAM,
@@ -282,7 +281,7 @@ class PairLog:
             entry = decode_entry(found.data)
         except WireError as error:
             raise LogUnavailable(f"entry {found.seq} of stream {stream}: {error}") from error
-        return LogRecord(found.seq, entry, parse_instant(found.time))
+        return LogRecord(found.seq, entry, found.time)
 
     async def _ask(self, subject: str, body: object, model: Any) -> Any:
         with self._answered():

@@ -19,6 +19,8 @@ from edge_agent.core.policy import PolicyRevisions
 from edge_agent.source.api import resets_consumers
 from edge_agent.source.consumer import ConsumerInfo
 from edge_agent.source.replies import delivery_of
+from shared.decoding import WireError
+from shared.instants import format_instant
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
     NO_SUCH_STREAM,
@@ -213,7 +215,7 @@ class PolicyFeed:
         consumer = await self._ask("INFO", None)
         if consumer.paused:
             name = self._consumer.replace(".", " ", 1)
-            until = consumer.config.pause_until
+            until = format_instant(consumer.config.pause_until)
             raise _Lost(f"somebody has paused its consumer until {until}: nats consumer resume {name}")
 
     async def _ask(self, action: str, body: object) -> ConsumerInfo:
@@ -232,8 +234,8 @@ class PolicyFeed:
             raise _Lost(f"asking for policy: {(message.headers or {}).get('Description', status)}")
         try:
             delivery = delivery_of(message.reply)
-        except ValueError as error:
-            raise _Lost(f"not a delivery: {message.reply!r}") from error
+        except WireError as error:
+            raise _Lost(str(error)) from error
         return (
             delivery.consumer_sequence,
             delivery.pending,

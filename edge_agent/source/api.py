@@ -17,7 +17,7 @@ from edge_agent.source.consumer import WORK_QUEUE, ConsumerInfo, SourceAddress, 
 from edge_agent.source.port import SourceUnavailable
 from edge_agent.source.stream_facts import INTEREST, StreamInfo
 from shared.identifiers import SourcePosition
-from shared.instants import format_instant, parse_instant
+from shared.instants import format_instant
 from shared.nats.jetstream_api import (
     NO_SUCH_CONSUMER,
     ApiError,
@@ -220,7 +220,7 @@ class SourceApi:
         while first < behind_last:
             middle = (first + behind_last) // 2
             found = await self._message_of({"seq": middle, "next_by_subj": ">"})
-            if found is None or parse_instant(found.time) >= at:
+            if found is None or found.time >= at:
                 behind_last = middle
             else:
                 first = found.seq + 1

@@ -5,7 +5,8 @@ Pure: to ask for it, and to make it, is SourceApi's.
 
 import msgspec
 
-from shared.instants import SECOND, format_instant, parse_instant
+from shared.decoding import Count, Nanoseconds, ReportedInstant
+from shared.instants import SECOND, format_instant
 
 ACK_WAIT = 3_600 * 1_000_000_000
 PULL_MESSAGES = 1_000
@@ -35,8 +36,8 @@ class SourceAddress(msgspec.Struct, frozen=True):
 
 
 class _Progress(msgspec.Struct, frozen=True):
-    consumer_seq: int = 0
-    stream_seq: int = 0
+    consumer_seq: Count = 0
+    stream_seq: Count = 0
 
 
 class _ConsumerConfig(msgspec.Struct):
@@ -45,8 +46,8 @@ class _ConsumerConfig(msgspec.Struct):
     filter_subject: str = ""
     filter_subjects: tuple[str, ...] = ()
     deliver_subject: str = ""
-    inactive_threshold: int = 0
-    pause_until: str = ""
+    inactive_threshold: Nanoseconds = 0
+    pause_until: ReportedInstant = 0
     max_ack_pending: int = -1
     headers_only: bool = False
     replay_policy: str = "instant"
@@ -70,18 +71,18 @@ class ConsumerInfo(msgspec.Struct):
 
     config: _ConsumerConfig
     delivered: _Progress
-    num_pending: int
-    ts: str
+    num_pending: Count
+    ts: ReportedInstant
     ack_floor: _Progress = _Progress()
-    num_waiting: int = 0
-    num_ack_pending: int = 0
+    num_waiting: Count = 0
+    num_ack_pending: Count = 0
     cluster: _Cluster = _Cluster()
     paused: bool = False
 
     @property
     def paused_until(self) -> int:
         """Give until when it is paused, in microseconds; 0 where it is not."""
-        return parse_instant(self.config.pause_until) if self.paused else 0
+        return self.config.pause_until if self.paused else 0
 
     @property
     def expires_after(self) -> int:
@@ -105,7 +106,7 @@ class ConsumerInfo(msgspec.Struct):
     @property
     def at(self) -> int:
         """Give the server's clock when it answered, in microseconds."""
-        return parse_instant(self.ts)
+        return self.ts
 
 
 def creation(address: SourceAddress, retention: str, **start: object) -> dict[str, object]:

@@ -7,7 +7,7 @@ import msgspec
 
 from edge_agent.core.stream_past import StreamFacts, StreamTakes
 from shared.blake2 import blake2b
-from shared.instants import parse_instant
+from shared.decoding import Count, Nanoseconds, ReportedInstant
 from shared.subjects import covers
 
 LARGE_REGISTRATION = 256 << 10
@@ -18,12 +18,12 @@ HEARD_WITHIN = 15_000_000_000
 
 
 class _State(msgspec.Struct):
-    messages: int
-    bytes: int
-    first_seq: int
-    last_seq: int
-    first_ts: str
-    num_subjects: int = 0
+    messages: Count
+    bytes: Count
+    first_seq: Count
+    last_seq: Count
+    first_ts: ReportedInstant
+    num_subjects: Count = 0
 
 
 class _Config(msgspec.Struct):
@@ -65,14 +65,14 @@ class CopiedStream(msgspec.Struct):
     """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages to come."""
 
     name: str
-    active: int
-    lag: int = 0
+    active: Nanoseconds
+    lag: Count = 0
 
 
 class _Replica(msgspec.Struct, frozen=True):
     """One of the servers that do not lead: heard ``active`` nanoseconds ago, 0: not yet."""
 
-    active: int = 0
+    active: Nanoseconds = 0
     offline: bool = False
 
 
@@ -105,8 +105,8 @@ class StreamInfo(msgspec.Struct):
 
     config: _Config
     state: _State
-    created: str
-    ts: str
+    created: ReportedInstant
+    ts: ReportedInstant
     mirror: CopiedStream | None = None
     sources: tuple[CopiedStream, ...] = ()
     cluster: Cluster = Cluster()
@@ -115,17 +115,17 @@ class StreamInfo(msgspec.Struct):
     def facts(self) -> StreamFacts:
         origins, most_unheard_for = self.origins, self.cluster.unheard_for or 0
         return StreamFacts(
-            created_at=parse_instant(self.created),
+            created_at=self.created,
             first_sequence=self.state.first_seq,
             last_sequence=self.state.last_seq,
-            server_at=parse_instant(self.ts),
+            server_at=self.ts,
             storage_fault=self._storage_fault,
             publish_error=self._publish_error or (self._unheard if self._gathers else ""),
             takes=self.config.takes,
             mean_size=self.state.bytes // self.state.messages if self.state.messages else 0,
             refuses_by_subject=self.config.discard == "new" and self.config.discard_new_per_subject,
             unheard_for=max([most_unheard_for, *(origin.active for origin in origins)]) // 1_000,
-            first_stored_at=parse_instant(self.state.first_ts) if self.state.messages else 0,
+            first_stored_at=self.state.first_ts if self.state.messages else 0,
             awaits_consumers=self.config.retention == INTEREST,
             copies=bool(origins),
             gathers=self._gathers,

@@ -15,7 +15,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.decoding import Decoder, WireError
+from shared.decoding import Count, Decoder, WireError
 from shared.tasks import keep_cancellation
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class PubAck(msgspec.Struct):
     """What a stream answers to a publish. One that refuses names itself, too, and 0 for the sequence."""
 
     stream: str = ""
-    seq: int = 0
+    seq: Count = 0
     error: Failure | None = None
 
 

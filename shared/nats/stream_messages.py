@@ -11,6 +11,7 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.decoding import Count, ReportedInstant
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, domain_of, request_json
 
 BATCH = 1_000
@@ -19,14 +20,17 @@ _NANOSECONDS = 1_000_000_000
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """One message as STREAM.MSG.GET gives it; ``time`` is when it was stored, in RFC 3339."""
+    """One message as STREAM.MSG.GET gives it; ``time`` is when it was stored (microseconds)."""
 
-    seq: int
-    time: str
+    seq: Count
+    subject: str
+    time: ReportedInstant
     data: bytes = b""
 
 
-class _MessageReply(msgspec.Struct, frozen=True):
+class MessageReply(msgspec.Struct, frozen=True):
+    """The answer of STREAM.MSG.GET."""
+
     message: StoredMessage
 
 
@@ -39,7 +43,7 @@ async def get_message(
     """
     try:
         subject = f"{api}.STREAM.MSG.GET.{stream}"
-        return (await request_json(client, subject, which, _MessageReply, deadline=deadline)).message
+        return (await request_json(client, subject, which, MessageReply, deadline=deadline)).message
     except ApiError as error:
         if error.err_code != NO_SUCH_MESSAGE:
             raise
@@ -50,7 +54,7 @@ class TemporaryConsumer(msgspec.Struct, frozen=True):
     """A consumer as the server made it; ``num_pending`` messages wait for it."""
 
     name: str
-    num_pending: int = 0
+    num_pending: Count = 0
 
 
 async def create_consumer(

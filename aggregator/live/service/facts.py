@@ -5,21 +5,19 @@ through, within bounds, and the one that is wanted is got whole.
 """
 
 import asyncio
-import base64
 from collections.abc import Iterator
-
-import msgspec
 
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.config import Reading
 from aggregator.live.api import SenderFacts
 from shared.identifiers import BlockId
-from shared.instants import HOUR, format_instant, parse_instant
+from shared.instants import HOUR, format_instant
 from shared.nats.connection import connect
 from shared.nats.dispatch import DirectClient
-from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, api_prefix, request_json
+from shared.nats.jetstream_api import api_prefix
 from shared.nats.settings import ConnectionSettings
+from shared.nats.stream_messages import StoredMessage, get_message
 from shared.subjects import registration_subject
 from shared.wire import REASON_HEADER, SENDER_HEADER, sender_header
 
@@ -31,16 +29,6 @@ MOST_BATCHES = 3
 MOST_TEXT = 64 << 10
 """So much of a sample is given, in bytes."""
 MOST_AT_ONCE = 2
-
-
-class _Got(msgspec.Struct):
-    seq: int
-    time: str
-    data: str = ""
-
-
-class _Answer(msgspec.Struct):
-    message: _Got
 
 
 class FactsFinder:
@@ -62,17 +50,14 @@ class FactsFinder:
             async with client:
                 for looks_back in LOOKS_BACK:
                     found = await self._look(client, subject, sender_id, about - looks_back)
-                    if found is not None:
-                        return await self._got(client, *found)
+                    if found is not None and (facts := await self._got(client, *found)) is not None:
+                        return facts
         return None
 
     async def _look(self, client: DirectClient, subject: str, sender_id: str, since: int) -> tuple[int, str] | None:
-        try:
-            first = await self._message(client, start_time=format_instant(max(since, 0)), next_by_subj=subject)
-        except ApiError as error:
-            if error.err_code == NO_SUCH_MESSAGE:
-                return None
-            raise
+        first = await self._message(client, start_time=format_instant(max(since, 0)), next_by_subj=subject)
+        if first is None:
+            return None
         following, found = first.seq, None
         async with self._batches(client, subject) as batches:
             for _ in range(MOST_BATCHES):
@@ -89,15 +74,15 @@ class FactsFinder:
             return DirectGets(client, self._api, self._stream)
         return StreamConsumer(client, self._api, self._stream, DEADLINE, [subject], headers_only=True)
 
-    async def _got(self, client: DirectClient, sequence: int, reason: str) -> SenderFacts:
+    async def _got(self, client: DirectClient, sequence: int, reason: str) -> SenderFacts | None:
         got = await self._message(client, seq=sequence)
-        body = base64.b64decode(got.data)
-        text = body[:MOST_TEXT].decode(errors="replace")
-        return SenderFacts(got.seq, parse_instant(got.time), reason, len(body), text)
+        if got is None:
+            return None
+        text = got.data[:MOST_TEXT].decode(errors="replace")
+        return SenderFacts(got.seq, got.time, reason, len(got.data), text)
 
-    async def _message(self, client: DirectClient, **which: object) -> _Got:
-        subject = f"{self._api}.STREAM.MSG.GET.{self._stream}"
-        return (await request_json(client, subject, which, _Answer, deadline=DEADLINE)).message
+    async def _message(self, client: DirectClient, **which: object) -> StoredMessage | None:
+        return await get_message(client, self._stream, which, api=self._api, deadline=DEADLINE)
 
 
 def _samples(messages: Messages, subject: str, sender_id: str) -> Iterator[tuple[int, str]]:

@@ -13,9 +13,12 @@ from nats.aio.client import Client
 
 from aggregator.topology.desired.model import Config, StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
+from shared.decoding import ReportedInstant
+from shared.identifiers import parse_number
 from shared.instants import SECOND, format_instant, parse_instant
-from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, request, request_json
-from shared.nats.stream_messages import TemporaryConsumer, delivered, temporary_consumer
+from shared.nats import stream_messages
+from shared.nats.jetstream_api import RequestFailed, request, request_json
+from shared.nats.stream_messages import StoredMessage, TemporaryConsumer, delivered, temporary_consumer
 
 
 class StreamMessage(NamedTuple):
@@ -33,26 +36,13 @@ class MessagePlace(NamedTuple):
     stored_at: int
 
 
-class StoredMessage(msgspec.Struct, frozen=True):
-    """One message as MSG.GET gives it; ``time`` as RFC 3339."""
-
-    seq: int
-    subject: str
-    time: str
-    data: bytes = b""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    message: StoredMessage
-
-
 class _State(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
 
 class _Info(msgspec.Struct, frozen=True):
     state: _State
-    ts: str
+    ts: ReportedInstant
 
 
 async def count_by_subject(client: Client, stream: StreamKey, subjects: str) -> tuple[int, dict[str, int]]:
@@ -60,20 +50,13 @@ async def count_by_subject(client: Client, stream: StreamKey, subjects: str) -> 
     place, name = stream
     asked = {"subjects_filter": subjects}
     info = await request_json(client, f"{place.api}.STREAM.INFO.{name}", asked, _Info, deadline=REQUEST_DEADLINE)
-    return parse_instant(info.ts), info.state.subjects or {}
+    return info.ts, info.state.subjects or {}
 
 
 async def get_message(client: Client, stream: StreamKey, request: dict[str, object]) -> StoredMessage | None:
     """Give one message, asked for in MSG.GET's own words, None where there is none; raise RequestFailed, ApiError."""
     place, name = stream
-    subject = f"{place.api}.STREAM.MSG.GET.{name}"
-    try:
-        answer = await request_json(client, subject, request, _Answer, deadline=REQUEST_DEADLINE)
-    except ApiError as error:
-        if error.err_code != NO_SUCH_MESSAGE:
-            raise
-        return None
-    return answer.message
+    return await stream_messages.get_message(client, name, request, api=place.api, deadline=REQUEST_DEADLINE)
 
 
 async def see_message(
@@ -96,14 +79,17 @@ async def see_message(
         answer = await request(client, api, b'{"batch":1,"no_wait":true}', REQUEST_DEADLINE)
         if "Status" in (answer.headers or {}):
             return None
-        return MessagePlace(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
+        try:
+            return MessagePlace(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
+        except (nats.errors.Error, ValueError, OverflowError) as error:
+            raise RequestFailed(f"{api}: the answer is not a message: {error}") from error
 
 
 async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> MessagePlace | None:
     """Read the message with its body: directly, where the stream lets us, since that is not written in base64."""
     if not may:
         stored = await get_message(client, stream, asked)
-        return MessagePlace(stored.seq, parse_instant(stored.time)) if stored is not None else None
+        return MessagePlace(stored.seq, stored.time) if stored is not None else None
     subject = f"{stream[0].api}.DIRECT.GET.{stream[1]}"
     try:
         answer = await request(client, subject, msgspec.json.encode(asked), REQUEST_DEADLINE)
@@ -112,7 +98,10 @@ async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any]
     headers = answer.headers or {}
     if "Nats-Sequence" not in headers:
         return None
-    return MessagePlace(int(headers["Nats-Sequence"]), parse_instant(headers["Nats-Time-Stamp"]))
+    try:
+        return MessagePlace(parse_number(headers["Nats-Sequence"]), parse_instant(headers.get("Nats-Time-Stamp", "")))
+    except ValueError as error:
+        raise RequestFailed(f"{subject}: the answer is not a message: {error}") from error
 
 
 async def count_messages(client: Client, stream: StreamKey, subject: str, start: int) -> int:

@@ -4,6 +4,7 @@ import msgspec
 
 from aggregator.topology.desired.confinement import filters_of, is_confined, taken_subjects
 from aggregator.topology.desired.model import Config, ConsumerKey, Place, StreamKey
+from shared.decoding import Count, Nanoseconds, ReportedInstant
 from shared.nats.jetstream_api import domain_of
 from shared.nats.server_version import Release
 
@@ -18,15 +19,15 @@ class LostMessages(msgspec.Struct, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """How full a stream is; instants as RFC 3339, as the server wrote them."""
+    """How full a stream is; instants in microseconds."""
 
-    messages: int = 0
-    bytes: int = 0
-    first_seq: int = 0
-    first_ts: str = ""
-    last_seq: int = 0
-    num_deleted: int = 0
-    consumer_count: int = 0
+    messages: Count = 0
+    bytes: Count = 0
+    first_seq: Count = 0
+    first_ts: ReportedInstant = 0
+    last_seq: Count = 0
+    num_deleted: Count = 0
+    consumer_count: Count = 0
     lost: LostMessages = LostMessages()
 
 
@@ -53,9 +54,9 @@ class Replication(msgspec.Struct, frozen=True):
     external: External = External()
     filter_subject: str = ""
     subject_transforms: list[dict[str, str]] = []
-    active: int = -1
-    lag: int = 0
-    seq: int = 0
+    active: Nanoseconds = -1
+    lag: Count = 0
+    seq: Count = 0
     error: ApiFailure | None = None
 
     @property
@@ -80,8 +81,8 @@ class Replica(msgspec.Struct, frozen=True):
     name: str
     current: bool = False
     offline: bool = False
-    active: int = 0
-    lag: int = 0
+    active: Nanoseconds = 0
+    lag: Count = 0
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -96,12 +97,12 @@ class FoundStream(msgspec.Struct, frozen=True):
     """A stream as STREAM.INFO describes it; ``config`` is the server's, untouched."""
 
     config: Config
-    created: str
+    created: ReportedInstant
     state: StreamState = StreamState()
     sources: list[Replication] = []
     mirror: Replication | None = None
     cluster: Cluster = Cluster()
-    ts: str = ""
+    ts: ReportedInstant = 0
 
     @property
     def is_sealed(self) -> bool:
@@ -111,14 +112,13 @@ class FoundStream(msgspec.Struct, frozen=True):
 class AckFloor(msgspec.Struct, frozen=True):
     """How far a consumer was acknowledged without a gap, by its stream's sequence."""
 
-    stream_seq: int = 0
+    stream_seq: Count = 0
 
 
 class FoundConsumer(msgspec.Struct, frozen=True):
     """A consumer as CONSUMER.INFO describes it."""
 
     config: Config
-    created: str
     ack_floor: AckFloor = AckFloor()
     paused: bool = False
 

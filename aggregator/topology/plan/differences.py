@@ -8,7 +8,6 @@ import msgspec
 from aggregator.topology.desired.confinement import filters_of, is_confined
 from aggregator.topology.desired.model import Config
 from aggregator.topology.observed.state import FoundStream, api_of, is_same_source
-from shared.instants import parse_instant
 
 _BEYOND = {
     "max_age": "older than the new max_age",
@@ -172,4 +171,4 @@ def _agrees(after: Any, before: Any) -> bool:
 def _reaches_back_further(current: FoundStream, max_age: int) -> bool:
     if not current.state.messages:
         return False
-    return parse_instant(current.state.first_ts) < parse_instant(current.ts) - max_age // 1000
+    return current.state.first_ts < current.ts - max_age // 1000

@@ -26,7 +26,6 @@ from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place
 from aggregator.topology.observed.connections import Connections
 from aggregator.topology.observed.messages import (
-    StoredMessage,
     count_by_subject,
     get_message,
     read_messages,
@@ -38,7 +37,8 @@ from aggregator.topology.report.missing_advisories import EVERY_ADVISORY, Ordina
 from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
 from shared import wire
 from shared.identifiers import BlockId
-from shared.instants import EARLIEST, MINUTE, parse_instant
+from shared.instants import EARLIEST, MINUTE
+from shared.nats.stream_messages import StoredMessage
 from shared.policy import EVERY_REVISION, STREAM, Scope, ScopedRevision, read_scoped_revision
 from shared.subjects import BLOCKS_PER_SITE, parse_subject, watermark_subject
 
@@ -206,7 +206,7 @@ async def _first_record(client: Client, archive: StreamKey, block: BlockId, turn
 
 def _is_valid(message: StoredMessage) -> bool:
     """Return True if readers of the archive do not quarantine an advisory or a watermark."""
-    named, earliest = named_by(message.subject.encode(), ""), max(EARLIEST, parse_instant(message.time) - REACH)
+    named, earliest = named_by(message.subject.encode(), ""), max(EARLIEST, message.time - REACH)
     judged: AdvisoryBody | wire.Watermark | QuarantineReason = QuarantineReason.UNKNOWN_SUBJECT
     if isinstance(named, AdvisorySubject):
         judged = judged_advisory(message.data, named, earliest)
@@ -232,7 +232,7 @@ async def _waiting(client: Client, key: StreamKey, origin: FoundStream, row: Rep
     is_let_go = origin.config.get("discard") != "new"
     limits = ((origin.state.bytes, "max_bytes"), (origin.state.messages, "max_msgs")) if is_let_go else ()
     return Waiting(
-        age=max(0, parse_instant(origin.ts) - min(oldest)),
+        age=max(0, origin.ts - min(oldest)),
         max_age=origin.config.get("max_age", 0) // 1000,
         first_sequence=origin.state.first_seq,
         share=min(1.0, (row.behind or 0) / max(1, origin.state.messages)),

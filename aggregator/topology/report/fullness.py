@@ -12,7 +12,7 @@ from aggregator.topology.desired.model import DesiredStream, Place
 from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place, region_place
 from aggregator.topology.observed.state import Found, FoundStream
-from shared.instants import MINUTE, format_duration, parse_instant
+from shared.instants import MINUTE, format_duration
 from shared.sizes import format_size
 
 
@@ -68,7 +68,7 @@ def _kept(stream: FoundStream) -> int:
     """Say how old the oldest message is, a minute at least."""
     if not stream.state.first_ts:
         return MINUTE
-    return max(MINUTE, parse_instant(stream.ts) - parse_instant(stream.state.first_ts))
+    return max(MINUTE, stream.ts - stream.state.first_ts)
 
 
 def _most(topology: TopologySettings, found: Found) -> str:

@@ -19,7 +19,6 @@ from nats.aio.client import Client
 
 from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import (
-    StoredMessage,
     count_by_subject,
     count_messages,
     get_message,
@@ -30,6 +29,7 @@ from aggregator.topology.observed.state import FoundStream
 from shared import wire
 from shared.decoding import WireError
 from shared.identifiers import BlockId
+from shared.nats.stream_messages import StoredMessage
 from shared.subjects import ROOT, parse_subject
 
 Life = tuple[BlockId, str]

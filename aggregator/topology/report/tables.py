@@ -24,7 +24,7 @@ from aggregator.topology.observed.state import (
 )
 from aggregator.topology.plan.differences import source_pairs
 from aggregator.topology.plan.harmful_fields import found_harms
-from shared.instants import format_instant, parse_instant
+from shared.instants import format_instant
 from shared.nats.jetstream_api import api_prefix, domain_of
 
 CopyKey = tuple[str, str, str, str, tuple[str, ...]]
@@ -173,7 +173,7 @@ def _stream_row(wanted: DesiredStream, found: Found) -> StreamRow:
         placement=tuple((stream.config.get("placement") or {}).get("tags") or ()),
         servers=tuple(sorted(members - {""})) if stream.cluster.name else (),
         leader=stream.cluster.leader,
-        created=format_instant(parse_instant(stream.created) // _SECOND * _SECOND),
+        created=format_instant(stream.created // _SECOND * _SECOND),
     )
 
 

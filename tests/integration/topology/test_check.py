@@ -21,7 +21,7 @@ from aggregator.topology.observed.reader import observe
 from aggregator.topology.report.evidence import gather
 from aggregator.topology.report.tables import report
 from shared.embedded.server import EmbeddedNats, ServerSettings
-from shared.instants import HOUR, MINUTE, SECOND, parse_instant
+from shared.instants import HOUR, MINUTE, SECOND
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
 from shared.settings import load_settings
@@ -328,7 +328,7 @@ async def test_what_waits_is_found_where_a_hub_does_not_say_how_far_a_copy_has_c
             shown = msgspec.structs.replace(shown, replication=(row,))
             waiting = (await gather(settings, found, shown, opened, SECOND)).waiting[row.key]
             assert third.time is not None
-            now = parse_instant(found.streams[Place(HUB, "hub"), "ORIGIN"].ts)
+            now = found.streams[Place(HUB, "hub"), "ORIGIN"].ts
             assert abs(now - waiting.age - third.time.timestamp() * SECOND) < 1000
 
 

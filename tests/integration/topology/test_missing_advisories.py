@@ -16,6 +16,7 @@ from aggregator.topology.observed.state import FoundStream
 from aggregator.topology.report.contradictions import read_voices
 from aggregator.topology.report.evidence import last_watermarks
 from aggregator.topology.report.missing_advisories import OrdinalFaults, Ranges, held_ordinals, ordinal_faults
+from shared.decoding import Decoder
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.identifiers import AdvisoryKind
 from shared.instants import HOUR, SECOND
@@ -65,7 +66,7 @@ class Stage(NamedTuple):
 
     async def missing(self, lately: int) -> Ranges:
         """Look for what is missing; ``lately``: of how many microseconds the archive is read, as of one with many."""
-        archive = msgspec.convert(await stream(self.hub, "ARCHIVE"), FoundStream)
+        archive = Decoder(FoundStream, "a stream")(msgspec.json.encode(await stream(self.hub, "ARCHIVE")))
         now, words, *_ = await last_watermarks(self.hub, ARCHIVE)
         (counted,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately, read_whole=0)).values()
         (read,) = (await ordinal_faults(self.hub, ARCHIVE, archive, words, now - lately)).values()
@@ -153,7 +154,7 @@ async def test_records_that_cannot_be_read_are_counted_and_hide_nothing(stage: S
     mark = stage.counts(1)
     other = Block("here", "ams1").watermark(START, START + SECOND)
     await stage.publish([first, *unreadable, mark, mark._replace(body=deep), mark, other._replace(body=deep)])
-    archive = msgspec.convert(await stream(stage.hub, "ARCHIVE"), FoundStream)
+    archive = Decoder(FoundStream, "a stream")(msgspec.json.encode(await stream(stage.hub, "ARCHIVE")))
     now, words, refused, crowded = await last_watermarks(stage.hub, ARCHIVE)
     assert ([*words], refused, crowded) == ([stage.site.id], (Block("here", "ams1").id,), {})
     assert [*await read_voices(stage.hub, ARCHIVE, 0)] == [stage.site.id]

@@ -11,6 +11,7 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Found, FoundConsumer, FoundStream, Replication, StreamState
 from aggregator.topology.plan.changes import Change, plan
 from aggregator.topology.plan.durable_sources import with_durable_sources
+from shared.instants import parse_instant
 from shared.settings import parse_settings
 
 HUB_PLACE = Place(HUB, "hub")
@@ -42,13 +43,10 @@ def as_applied(wanted: tuple[Desired, ...], **changed: dict[str, Any]) -> Found:
     for each in with_durable_sources(wanted, found):
         if isinstance(each, DesiredStream):
             config = {"placement": {"tags": ["operator's"]}, **each.config, **changed.get(each.name, {})}
-            found.streams[each.place, each.name] = FoundStream(
-                config, "2026-01-01T00:00:00Z", ts="2026-01-31T00:00:00Z"
-            )
+            created, asked_at = map(parse_instant, ("2026-01-01T00:00:00Z", "2026-01-31T00:00:00Z"))
+            found.streams[each.place, each.name] = FoundStream(config, created, ts=asked_at)
         elif each.wanted:
-            found.consumers[each.place, each.stream, each.name] = FoundConsumer(
-                each.config | each.start, "2026-01-01T00:00:00Z"
-            )
+            found.consumers[each.place, each.stream, each.name] = FoundConsumer(each.config | each.start)
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from edge_agent.core.stream_past import StreamTakes
 from edge_agent.source.stream_facts import HEARD_WITHIN, StreamInfo
+from shared.decoding import Decoder
 
 ORIGIN = {"name": "ORIGIN", "active": 400_000_000, "lag": 0}
 
@@ -26,7 +27,7 @@ def info(*, config: dict[str, Any] | None = None, state: dict[str, Any] | None =
         "created": "2026-01-01T00:00:00Z",
         "ts": "2026-01-01T00:01:00Z",
     }
-    return msgspec.json.decode(msgspec.json.encode(says | others), type=StreamInfo)
+    return Decoder(StreamInfo, "a stream")(msgspec.json.encode(says | others))
 
 
 def test_a_stream_with_room_leaves_no_doubt() -> None:

@@ -189,7 +189,7 @@ def test_an_apply_that_ends_before_a_restored_region_is_taken_up_is_ended_by_the
     found.streams[HUB_PLACE, "ARCHIVE"] = msgspec.structs.replace(archive, config=aside.config, sources=[])
     # Killed behind the first step, within the second, behind the second.
     key = EU, "FLEET", made.consumer
-    for there in (found.consumers[key], None, FoundConsumer(made.config, "2026-01-01T00:00:00Z")):
+    for there in (found.consumers[key], None, FoundConsumer(made.config)):
         found.consumers.pop(key, None)
         found.consumers.update({key: there} if there is not None else {})
         again, taken_up = plan(wanted, found).changes

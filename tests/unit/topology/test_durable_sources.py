@@ -97,7 +97,7 @@ def test_a_copy_that_was_left_aside_is_taken_up_without_force_and_listens_to_not
     found.streams[HUB_PLACE, "ALL"] = msgspec.structs.replace(all_, config=aside.config, sources=[])
     again, taken_up = changes(text, found)
     assert again == made
-    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config, "2026-01-01T00:00:00Z")
+    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config)
     assert changes(text, found) == (taken_up,)
     assert (taken_up.config, taken_up.destroys) == (back.config, "")
     assert "      subjects: muster.aside.hub.ALL -> none" in format_plan(plan(desired(topology(text)), found))
@@ -109,7 +109,7 @@ def test_a_consumer_that_was_made_by_an_apply_that_was_killed_then_starts_behind
     with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", seq=41))
     made, durable = changes(ORDERS + GATHER, found)
     assert (made.action, made.config["opt_start_seq"]) == (Action.CREATE, 42)
-    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config, "2026-01-01T00:00:00Z")
+    found.consumers[HUB_PLACE, "ORDERS", made.consumer] = FoundConsumer(made.config)
     with_state(found, HUB_PLACE, "ALL", StreamState(), Replication("ORDERS", seq=60))
     again, still_durable = changes(ORDERS + GATHER, found)
     assert (again.action, again.consumer, again.config["opt_start_seq"]) == (Action.REPLACE, made.consumer, 61)
@@ -142,7 +142,7 @@ def test_a_renamed_place_gives_its_copies_other_consumers_and_nothing_is_taken_t
     assert shown in format_plan(todo)
     # Before any message has come through it, what counts is where the old one started.
     with_state(found, main, "ALL", StreamState(), Replication("ORDERS"))
-    found.orphans[key] = FoundConsumer(found.orphans[key].config | {"opt_start_seq": 42}, "2026-01-01T00:00:00Z")
+    found.orphans[key] = FoundConsumer(found.orphans[key].config | {"opt_start_seq": 42})
     assert (
         plan(desired(parse_settings(renamed, TopologySettings, Path("t"))), found).changes[0].config["opt_start_seq"]
         == 42
@@ -276,10 +276,10 @@ def test_a_relay_that_is_gone_takes_its_consumer_along_and_an_agents_own_stays()
     assert (gone.action, gone.place, gone.consumer) == (Action.DELETE, EU, "muster-up-up")
     assert gone.destroys == "lets the relay up read nothing more"
     own = {name: value for name, value in found.orphans[key].config.items() if name != "metadata"}
-    found.orphans[key] = FoundConsumer(own | {"metadata": {"_nats.level": "0"}}, "2026-01-01T00:00:00Z")
+    found.orphans[key] = FoundConsumer(own | {"metadata": {"_nats.level": "0"}})
     assert changes("", found) == ()
     # Once the file names it, it is the file's, and keeps what else an operator noted on it.
-    found.consumers[key] = FoundConsumer(own | {"metadata": {"owner": "ops"}}, "2026-01-01T00:00:00Z")
+    found.consumers[key] = FoundConsumer(own | {"metadata": {"owner": "ops"}})
     (marked,) = changes(text, found)
     assert (marked.action, marked.config["metadata"]) == (Action.UPDATE, {"owner": "ops", "muster.relay": "up"})
     assert "metadata: owner ops -> muster.relay up" in format_plan(plan(desired(topology(text)), found))

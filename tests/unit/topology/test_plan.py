@@ -13,6 +13,7 @@ from aggregator.topology.plan.differences import FieldChange
 from aggregator.topology.plan.text import format_plan, plan_as_json
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
+from shared.instants import parse_instant
 from shared.settings import parse_settings
 from tests.support.topology.topologies import (
     DAY,
@@ -186,10 +187,15 @@ def test_becoming_durable_again_before_any_message_came_still_starts_behind_what
         (
             '[archive]\nmax_age = "20d"\n',
             "ARCHIVE",
-            StreamState(messages=1, first_ts="2026-01-10T00:00:00Z"),
+            StreamState(messages=1, first_ts=parse_instant("2026-01-10T00:00:00Z")),
             "deletes messages older than the new max_age",
         ),
-        ('[archive]\nmax_age = "20d"\n', "ARCHIVE", StreamState(messages=1, first_ts="2026-01-12T00:00:00Z"), ""),
+        (
+            '[archive]\nmax_age = "20d"\n',
+            "ARCHIVE",
+            StreamState(messages=1, first_ts=parse_instant("2026-01-12T00:00:00Z")),
+            "",
+        ),
         (
             '[archive]\nmax_bytes = "1MB"\n',
             "ARCHIVE",

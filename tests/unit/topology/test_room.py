@@ -14,12 +14,13 @@ from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import Evidence
+from shared.instants import DAY, parse_instant
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
 GIB = 1 << 30
 STORE = '[render]\nmax_store = "1024GiB"\n'
-DAYS = "2026-01-{:02}T00:00:00Z".format
+START = parse_instant("2026-01-01T00:00:00Z")
 
 
 def rooms(text: str) -> dict[str, int]:
@@ -69,7 +70,7 @@ def test_limits_of_streams_that_are_there_are_changed_by_force_alone_where_they_
     held: int, before: str, loss: str
 ) -> None:
     found = as_applied(desired(topology()), FLEET={"discard": before})
-    with_state(found, EU, "FLEET", StreamState(bytes=held, messages=1, first_ts=DAYS(20)))
+    with_state(found, EU, "FLEET", StreamState(bytes=held, messages=1, first_ts=START + 19 * DAY))
     todo = plan(desired(topology(STORE)), found)
     fleet = next(each for each in todo.changes if each.place == EU)
     assert fleet.destroys == loss
@@ -86,7 +87,7 @@ def judged(text: str, *filled: tuple[Place, str, int], rooms: dict[Place, Room] 
     wanted = desired(topology(text))
     found: Found = msgspec.structs.replace(as_applied(wanted), rooms=rooms or {})
     for place, name, held in filled:
-        with_state(found, place, name, StreamState(bytes=held, messages=1, first_ts=DAYS(30)))
+        with_state(found, place, name, StreamState(bytes=held, messages=1, first_ts=START + 29 * DAY))
     told = check(topology(text), wanted, found, Evidence(), Limits())
     return [f"{each.severity.name} {each.place}: {each.text}" for each in told if "holds" in each.text]
 
