@@ -8,6 +8,7 @@ each look at the stream.
 
 import asyncio
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ import nats.errors
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.hub_clock import SMALLEST_STEP
+from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reader import PAUSES as ELECTION_PAUSES
 from aggregator.archive.reader import batches_of, explain_refusal
 from aggregator.config import Reading
@@ -56,6 +58,9 @@ cause a rebuild gets no more than a fifth of a core."""
 LONGEST_REST = 10.0
 FOLDED_SUBJECTS = (f"{ROOT}.*.*.*.advisory.*", f"{ROOT}.*.*.*.watermark", EVERY_REVISION)
 """What matters of an archive; plain Choria advisories may be on any subject."""
+
+_NO_SUBJECT = ROOT.encode()
+"""The subject of no record, over which the fold passes."""
 
 CROWDED = (
     "region %s, site %s: records of more than %d stream blocks (blocks_per_site) are quarantined: see who else has the"
@@ -193,14 +198,18 @@ class Feed:
         if self._origin is None:
             self.store = LiveStore(self._path)
             self._origin = origin
-            loaded = await asyncio.to_thread(self.store.load, origin)
-            if loaded is None and self.store.is_of_another:
-                raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
-            self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
-            self.fleet.site_blocks.most = self.blocks_per_site
+            await self._load(origin)
         info = await self._checked(client, info)
         await self._check_past(client, self.fleet.sequence, self.fleet.stamped_through)
         self._look(info, self.fleet.known_through)
+
+    async def _load(self, origin: Origin) -> None:
+        """Load the state that was committed last."""
+        loaded = await asyncio.to_thread(self.store.load, origin)
+        if loaded is None and self.store.is_of_another:
+            raise AnotherArchive(f"{self._path} holds the state of another archive, or of an older version")
+        self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
+        self.fleet.site_blocks.most = self.blocks_per_site
 
     def _origin_in(self, info: _Info) -> Origin:
         return Origin(self._stream, info.created, self._choria_region)
@@ -290,6 +299,45 @@ class Feed:
         return await next_left(client, self._api, self._stream, self.fleet.sequence + 1) is not None
 
     async def _take(self, messages: Messages) -> None:
+        """Fold a batch and commit it. Quarantine each record that raises an exception there, and fold all others.
+
+        A failed batch is taken again in halves: how messages are cut into batches changes nothing.
+        """
+        refused, crowded = dict(self.fleet.refused), dict(self.fleet.site_blocks.refused)
+        try:
+            changes, spent = await self._commit(messages)
+        except (sqlite3.Error, OSError, MemoryError):
+            raise
+        except Exception:
+            if messages.subjects == [_NO_SUBJECT]:
+                raise
+            logger.exception("the live state could not take %d messages, and takes them again", len(messages.subjects))
+            # What is half changed is shown to nobody, and opens no incident.
+            origin, self.fleet, self._looked = self._origin, Fleet(self._choria_region), (Sourcing(), time.monotonic())
+            assert origin is not None
+            await self._load(origin)
+            self.fleet.refused, self.fleet.site_blocks.refused = refused, crowded
+            await self._take_parts(messages)
+            return
+        self._on_changes(changes)
+        self._report_crowded()
+        if spent > TURN:
+            await asyncio.sleep(min(REST * spent, LONGEST_REST))
+
+    async def _take_parts(self, messages: Messages) -> None:
+        """Take the halves of a batch, or only the sequence of a single message."""
+        count = len(messages.subjects)
+        if count > 1:
+            await self._take(messages.part(0, count // 2))
+            await self._take(messages.part(count // 2, count))
+            return
+        logger.error("message %d of %s is quarantined: please report this", messages.sequences[0], self._stream)
+        await self._take(messages._replace(subjects=[_NO_SUBJECT]))
+        refused = self.fleet.refused
+        refused[QuarantineReason.NOT_JUDGED] = refused.get(QuarantineReason.NOT_JUDGED, 0) + 1
+
+    async def _commit(self, messages: Messages) -> tuple[Changes, float]:
+        """Fold a batch and commit it; return its changes, and the seconds that ``rebuild_outdated`` took."""
         columns = messages.sequences.tolist(), messages.subjects, messages.archived_at.tolist(), messages.payloads
         archived = zip(*columns, strict=True)
         changes, fleet, origin = Changes(), self.fleet, self._origin
@@ -302,10 +350,7 @@ class Feed:
                 self.store.write(database, origin, fleet, changes)
 
         await asyncio.to_thread(commit)
-        self._on_changes(changes)
-        self._report_crowded()
-        if spent > TURN:
-            await asyncio.sleep(min(REST * spent, LONGEST_REST))
+        return changes, spent
 
     async def _look_on(self, client: DirectClient) -> None:
         while True:
