@@ -58,7 +58,10 @@ class Decoder(Generic[T]):
     def __call__(self, body: bytes | str) -> T:
         """Return the value that ``body`` encodes; raise WireError if it encodes none."""
         try:
-            return decode_deep(self._decode, body)  # type: ignore[no-any-return]
+            try:
+                return self._decode(body)  # type: ignore[no-any-return]
+            except RecursionError:
+                return decode_deep(self._decode, body)  # type: ignore[no-any-return]
         except Exception as error:
             raise WireError(f"not {self._what}: {error}") from error
 

@@ -86,9 +86,8 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """The state of a sender that it reports."""
         return UNHEARD if self.unheard_until and self.kind_rank == RETIRED_RANK else _WORDS[self.kind_rank]
 
-    def since(self, word_before: int, floor: int) -> int:
-        """Return when the reported state began, after ``word_before``, and not before ``floor``."""
-        word = self.reported_state
+    def since(self, word: int, word_before: int, floor: int) -> int:
+        """Return when the reported state ``word`` began, after ``word_before``, and not before ``floor``."""
         if word == UP:
             return self.at
         if not word_before:

@@ -36,6 +36,7 @@ from aggregator.live.fold.believed_times import BelievedTimes
 from aggregator.live.fold.changes import (
     NEW_RANK,
     RANKS,
+    RETIRED_RANK,
     Changes,
     History,
     Outdated,
@@ -48,15 +49,11 @@ from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, k
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
 from shared.identifiers import BlockId
 from shared.instants import DAY, EARLIEST
-from shared.policy import (
-    CancelMaintenance,
-    DeclareMaintenance,
-    ForwardSender,
-    RetireSender,
-    Scope,
-)
+from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
 from shared.wire import PAIR_ALONE, STOPPING, Watermark
 
+_STEP = 16
+"""Messages in one step of ``take``, at most."""
 _AHEAD = -1
 """The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
 _SEQUENCE = attrgetter("sequence")
@@ -111,19 +108,22 @@ class Fleet:
 
         The state is whole after ``rebuild_outdated``. Between two steps, it may be read and not be changed.
         """
+        clock = self.clock
         for sequence, subject, stamp, payload in messages:
             if sequence <= self.sequence:
                 continue
             self.sequence = sequence
-            if stamp > self.stamped_through:
-                self.stamped_through = stamp
+            self.stamped_through = max(self.stamped_through, stamp)
             changes.message_count += 1
+            if changes.message_count % _STEP == 0:
+                yield
             named = named_by(subject, self.choria_region)
             if named is None:
                 continue
-            self.steps += self.clock.read(sequence, stamp)
-            archived_at = self.clock.time
-            yield from self._pass_time(archived_at, changes)
+            self.steps += clock.read(sequence, stamp)
+            archived_at = clock.time
+            if archived_at >= self._day_ends_at or self._unheard:
+                yield from self._pass_time(archived_at, changes)
             if type(named) is AdvisorySubject:
                 earliest = archived_at - REACH
                 judged = judged_advisory(payload, named, earliest if earliest > EARLIEST else EARLIEST)
@@ -132,9 +132,9 @@ class Fleet:
                     self._advisory(number, judged, sequence, archived_at, changes)  # type: ignore[arg-type]
             elif type(named) is BlockId:
                 self._watermark(judged_watermark(payload, named, archived_at - REACH), archived_at, changes)
+                yield
             elif type(named) is Scope:
                 self._revision(named, payload, changes)
-            yield
 
     def _pass_time(self, now: int, changes: Changes) -> Iterator[None]:
         """Retire and forget the senders that are due by ``now``. Yield after each sender."""
@@ -269,21 +269,20 @@ class Fleet:
         # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
         if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
-        at = claimed if claimed < archived_at else archived_at
-        lead = self._lead(claimed, at)
+        at, lead = (claimed, 0) if claimed <= archived_at else (archived_at, self._lead(claimed, archived_at))
         # Of a new sender it is nearly always so.
         last_seen = at if said.last_seen_us == claimed == at else self._times.last_seen(said, at, lead)
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
-            said.rebuilt, said.by_operator is True, unheard_until(said, lead),
-            _AHEAD if is_ahead else place_rank(said, last_seen, at),
+            said.rebuilt, said.by_operator is True, unheard_until(said, lead) if rank == RETIRED_RANK else 0,
+            _AHEAD if is_ahead else rank if rank != RETIRED_RANK and claimed == at else place_rank(said, last_seen, at),
         )  # fmt: skip
         changes.entries.append(entry)
         changes.senders.add(sender)
         senders.head[sender] = sequence
         if not block.silent or entry.counts(block.silent):
             if self.outdated.get(number) is not Outdated.OTHER_AGENT_BELIEVED:
-                self._apply(entry, event, is_known=self._is_known(entry, block, changes))
+                self._apply(entry, event, is_known=not block.latest_store or self._is_known(entry, block, changes))
             if at > block.changed_at:
                 block.changed_at = at
 
@@ -305,7 +304,7 @@ class Fleet:
                     senders.floor[sender] = told_at
                     senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
                 return
-        senders.since[sender] = at if word == UP else entry.since(word_before, floor)
+        senders.since[sender] = at if word == UP else entry.since(word, word_before, floor)
         if told_at > floor:
             senders.floor[sender] = told_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
@@ -360,7 +359,7 @@ class Fleet:
         word_before, floor, since_before = 0, 0, 0
         for entry in sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id))):
             word = entry.reported_state
-            since = entry.since(word_before, floor)
+            since = entry.since(word, word_before, floor)
             if entry.unheard_until > since or (word_before in (UP, STALE) and since > since_before):
                 return True
             floor = max(floor, entry.at if word == UP else entry.last_seen)
