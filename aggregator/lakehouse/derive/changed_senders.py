@@ -2,8 +2,8 @@
 
 Rules. A sender whose new advisories all come after the one that its going-on interval rests on is continued from that
 interval. A sender without one, of whom the first new advisory opens an episode, is born, unless an older advisory was
-said to come after, or it was to be unheard for longer. All others (late history, stores that were lost, claims of times
-to come) are read anew from their first advisory on.
+said to come after, it was to be unheard for longer, or another store followed the one that announces it. All others
+(late history, stores that were lost, claims of times to come) are read anew from their first advisory on.
 """
 
 from collections import defaultdict
@@ -105,6 +105,11 @@ def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
     """Give the senders among ``born``, as of ``turns``, that ``intervals`` has unheard when their new life began."""
     unheard = intervals.where(f.col("advisory_kind") == AdvisoryKind.RETIRED).select(*SENDER, "ended_at")
     return born.join(unheard, [*SENDER]).where("ended_at > first.occurred_at").select(*SENDER).distinct()
+
+
+def announced_by_earlier_stores(advisories: DataFrame, stores: DataFrame) -> DataFrame:
+    """Return the senders of ``advisories`` of any of ``stores``: the last store may have announced them before."""
+    return advisories.join(f.broadcast(stores), [*BLOCK, "incarnation"], "left_semi").select(*SENDER).distinct()
 
 
 def continued(

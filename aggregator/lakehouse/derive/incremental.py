@@ -178,7 +178,8 @@ class IncrementalUpdate:
             new = contests.heard(new, found)
             self._touched = changed_senders.turns(new, self._going_on).persist()
             self._survey = self._look()
-        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(order_before, order))
+        late = None if order is None else changed_senders.announced_by_earlier_stores(new, order)
+        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(order_before, order), late)
         if to_recompute is None:
             return changed_senders.continued(self._touched, new, self._going_on, order, self._known_through)
         all_ = contests.heard(all_, found)
@@ -215,8 +216,13 @@ class IncrementalUpdate:
         self._pages = watermark_coverage.ledger(records.advisories)
         self._doubts = watermark_coverage.doubts(records.watermarks, records.advisories, self._pages, before)
 
-    def _to_recompute(self, contested: Collection[Contest], lost_stores: DataFrame | None) -> DataFrame | None:
-        """Give the senders to be read anew, None where there are none; those of ``lost_stores``' blocks are."""
+    def _to_recompute(
+        self, contested: Collection[Contest], lost_stores: DataFrame | None, late: DataFrame | None
+    ) -> DataFrame | None:
+        """Return the senders to recompute, or None if there are none.
+
+        Among them are all senders of the blocks of ``lost_stores``, and those of ``late`` that are born.
+        """
         found = []
         changed = contests.of_changed_blocks(self._all.advisories, self._contested, contested)
         if changed is not None:
@@ -234,8 +240,10 @@ class IncrementalUpdate:
             reaching = self._before.intervals.where(
                 f.col("ended_at") > f.timestamp_micros(f.lit(self._survey.born_from))
             )
-            both = (after, changed_senders.unheard_beyond(born, reaching))
-            found.extend(others for others in both if others.limit(1).count())
+            others = [after, changed_senders.unheard_beyond(born, reaching)]
+            if late is not None:
+                others.append(born.select(*SENDER).join(late, [*SENDER], "left_semi"))
+            found.extend(other for other in others if other.limit(1).count())
         if lost_stores is not None:
             of_blocks = self._all.advisories.join(f.broadcast(lost_stores), [*BLOCK], "left_semi")
             found.append(of_blocks.select(*SENDER))

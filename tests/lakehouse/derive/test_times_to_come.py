@@ -136,12 +136,18 @@ def test_sender_that_the_store_of_a_new_host_has_not_heard_is_unknown(lakehouse:
     lakehouse.roll_up()
     # The new store reads what the stream still holds, from before the end of the old one's coverage.
     lakehouse.hub.publish([again.new("stays", hour(3)), again.watermark(hour(3), hour(6), store=hour(5))])
+    retired = again.advisory(AdvisoryKind.RETIRED, "moved", hour(5), hour(4))
+    lakehouse.hub.publish([again.new("moved", hour(3)), retired])
+    lakehouse.roll_up()
+    # The region had held back a record of the old store.
+    lakehouse.hub.publish([block.new("moved", hour(6))])
     lakehouse.roll_up()
     last = "SELECT sender_id, arg_max(state, started_at), epoch_us(max(started_at)) FROM sender_intervals GROUP BY 1"
-    states = [("died", "unknown", hour(4)), ("silent", "unknown", hour(4)), ("stays", "up", hour(3))]
+    lost = [(name, "unknown", hour(4)) for name in ("died", "silent")]
+    states = sorted([*lost, ("moved", "up", hour(6)), ("stays", "up", hour(3))])
     assert lakehouse.rows(last + " ORDER BY 1") == states
     everything = lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
-    assert agreed(lakehouse) == len(names)
+    assert agreed(lakehouse) == len(states)
     lakehouse.roll_up(RollupRequest(full=True))
     assert everything == lakehouse.rows("SELECT * FROM sender_intervals ORDER BY ALL")
 
