@@ -181,7 +181,8 @@ def _explain(message: str, model: type[msgspec.Struct]) -> str:
     """Turn msgspec's ``what - at `$.where``` into ours."""
     match = _PLACE.fullmatch(message)
     what, key = (match["what"], match["key"] or "") if match else (message, "")
-    known = _model_keys(model)
+    # Whether a key may be left out is no matter of its type: TOML has no null.
+    what, known = what.replace(" | null`", "`"), _model_keys(model)
     unknown = _UNKNOWN_KEY.fullmatch(what)
     if unknown:
         return f"{_key_path(key, unknown[1])}: there is no such key{_suggestion(key, unknown[1], known)}"

@@ -25,9 +25,15 @@ class Policy(Settings, frozen=True):
             raise ValueError("stale_after must be below retire_after")
 
 
+class Header(Settings, frozen=True):
+    prefix: str = ""
+
+
 class Stream(Settings, frozen=True):
     name: Annotated[str, Meta(description="the block's name")]
     policy: Policy = Policy()
+    header: Header | None = None
+    limit: int | None = None
 
 
 class Store(Settings, frozen=True):
@@ -184,6 +190,17 @@ def test_an_absolute_path_stays(tmp_path: Path) -> None:
                 "stream[0].policy: expected a table, found a list in [ ];"
                 " write [stream.policy] instead of [[stream.policy]]"
             ),
+        ),
+        (
+            'site = "a"\n[[stream]]\nname = "n"\n[[stream.header]]\nprefix = "x"',
+            (
+                "stream[0].header: expected a table, found a list in [ ];"
+                " write [stream.header] instead of [[stream.header]]"
+            ),
+        ),
+        (
+            'site = "a"\n[[stream]]\nname = "n"\nlimit = "3"',
+            "stream[0].limit: expected a whole number, found text in quotes",
         ),
     ],
 )
