@@ -190,7 +190,9 @@ async def request_json(client: Client, subject: str, body: Any, model: type[T], 
     try:
         reply = await request(client, subject, payload, deadline)
     except nats.errors.NoRespondersError as error:
-        raise NoApi(f"{subject}: nobody answers there (domain down, wrong name, or no permission)") from error
+        raise NoApi(
+            f"{subject}: nobody answers there (JetStream off, domain down, wrong name, or no permission)"
+        ) from error
     except (nats.errors.Error, TimeoutError) as error:
         cause = "no answer" if isinstance(error, TimeoutError) else str(error).removeprefix("nats: ")
         # A server that forbids to ask gives no answer, too.
