@@ -175,6 +175,6 @@ def test_the_page_sets_up_a_hub_and_its_first_rollup(rpms: list[Path], tmp_path:
         assert 'jars = "/opt/jars"' in settings.read_text()
         place.run("rpm --erase muster-aggregator-spark muster-aggregator")
         assert "inactive" in place.run("systemctl is-active muster-nats", code=None)
-        assert place.run("find /etc/systemd/system -name 'muster-*'") == ""
+        assert place.run("find /etc/systemd/system -name 'muster-*' -type l") == ""
         assert (place.root / "var/lib/muster-aggregator/tables/catalog.db").exists()
         assert not (place.root / "usr/lib/muster-aggregator").exists()
