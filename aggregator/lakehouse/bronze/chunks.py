@@ -4,12 +4,12 @@ A chunk ahead lies on the disk, so that memory does not grow for it. Where files
 when it is taken, and nothing is read ahead.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
 from pyspark import StorageLevel
@@ -20,7 +20,7 @@ from aggregator.archive.judgement import SiteBlocks
 from aggregator.lakehouse.archive.hub_time import ClockReport, Settled, clock_report, settled
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
-from aggregator.lakehouse.bronze.decode import decode
+from aggregator.lakehouse.bronze.decode import decode, first_by_block
 from aggregator.lakehouse.bronze.spark_source import load
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
@@ -63,12 +63,12 @@ def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
     """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
 
     ``message_size``: bytes of a message on the average. The hub's ``clock`` is the one before them. ``site_blocks`` are
-    the blocks that count; of others, where files can be staged, advisories and watermarks are quarantined.
+    the blocks that count; advisories and watermarks of others are quarantined.
     """
     count = partial(slice_count, message_size=message_size, parallelism=spark.sparkContext.defaultParallelism)
     if place is None:
         for span in spans:
-            rows, read = _read_by_spark(spark, source, span, count(span), clock)
+            rows, read = _read_by_spark(spark, source, span, count(span), clock, site_blocks)
             clock = read.clock
             yield Chunk(span, rows.where("clock IS NULL"), None, clock, read.steps)
             rows.unpersist()
@@ -97,14 +97,22 @@ class _SliceRows(NamedTuple):
     clock: ClockReport
 
 
+def _excess(site_blocks: SiteBlocks, first_by_block: Iterable[tuple[Any, ...]]) -> frozenset[BlockId]:
+    """Return the blocks that do not count: a site's first ones do, in the order of their first records."""
+    return frozenset(BlockId(*names) for _, *names in sorted(first_by_block) if not site_blocks.admits(*names))
+
+
 def _read_by_spark(
-    spark: SparkSession, source: StreamSlices, span: Span, count: int, before: HubClock
+    spark: SparkSession, source: StreamSlices, span: Span, count: int, before: HubClock, site_blocks: SiteBlocks
 ) -> tuple[DataFrame, Settled[_SliceRows]]:
-    """Have Spark read and decode ``span``, and again after the right clocks where the hub's was set back."""
+    """Read and decode ``span`` by Spark.
+
+    Spark reads it again if the hub's clock was set back, after the right clocks, and if some blocks do not count.
+    """
     slices = cut(span.first, span.last, count)
 
-    def read(clocks: Sequence[HubClock]) -> DataFrame:
-        rows = load(spark, source, (span.first, span.last), clocks)
+    def read(clocks: Sequence[HubClock], excess: Collection[BlockId] = ()) -> DataFrame:
+        rows = load(spark, source, (span.first, span.last), clocks, excess)
         return decode(rows).persist(StorageLevel.MEMORY_AND_DISK)
 
     def read_again(reading: _SliceRows, clock: HubClock) -> _SliceRows:
@@ -119,6 +127,11 @@ def _read_by_spark(
     if found.readings != readings:
         decoded.unpersist()
         decoded = read([reading.clock.before for reading in found.readings])
+    excess = _excess(site_blocks, first_by_block(decoded).collect())
+    if excess:
+        # Their records are quarantined as they came, and the rows of advisories have no payloads any more.
+        decoded.unpersist()
+        decoded = read([reading.clock.before for reading in found.readings], excess)
     return decoded, found
 
 
@@ -182,13 +195,12 @@ class _Ahead:
 
         read = self._staged(span, place, [(first, before), *((sequences, HubClock()) for sequences in others)])
         found = settled(before, read, read_again)
-        named = sorted(each for one in found.readings for each in one.blocks)
-        excess = {BlockId(*block_id) for _, *block_id in named if not self._site_blocks.admits(*block_id)}
+        excess = _excess(self._site_blocks, (each for one in found.readings for each in one.blocks))
         if excess:
             # Their records are quarantined as they came, and what was staged has no payloads any more.
             place.forget()
             slices = [(each.sequences, each.clock.before) for each in found.readings]
-            found = found._replace(readings=self._staged(span, place, slices, frozenset(excess)))
+            found = found._replace(readings=self._staged(span, place, slices, excess))
         return StagedFiles(place, found.readings), found
 
     def _staged(

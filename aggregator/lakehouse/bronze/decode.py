@@ -56,6 +56,14 @@ def rows_of(decoded: DataFrame, table: Table) -> DataFrame:
     return found.select(*(f"{row}.{name}" for name in table.column_names))
 
 
+def first_by_block(decoded: DataFrame) -> DataFrame:
+    """Return the blocks of advisories and watermarks, each with the sequence of its first one before its names."""
+    names = ("region", "site", "block")
+    named = (f.coalesce(*(f.col(f"{row}.{name}") for row in ("advisory", "watermark"))).alias(name) for name in names)
+    records = decoded.where(f.col("table_name").isin(ADVISORIES.name, WATERMARKS.name)).select("hub_sequence", *named)
+    return records.groupBy(*names).agg(f.min("hub_sequence").alias("first")).select("first", *names)
+
+
 def registrations(decoded: DataFrame) -> DataFrame:
     """Return the rows of the table ``registrations``."""
     return decoded.where(f.col("table_name") == REGISTRATIONS.name).select(

@@ -1,8 +1,8 @@
 """Make a stream a Spark data source: fixed ranges of sequences, read in parallel, the same again when read again.
 
 Options (Spark lower-cases their names): ``slices_of`` (``StreamSlices`` as JSON), ``first``, ``last`` (sequences, both
-included), ``clocks`` (the hub's before each slice, as JSON). The last row of each slice has nothing but a sequence and
-``clock``, what its messages did to that.
+included), ``clocks`` (the hub's before each slice, as JSON), ``excess`` (blocks whose records are quarantined, as
+JSON). The last row of each slice has nothing but a sequence and ``clock``, what its messages did to that.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -90,6 +90,7 @@ class JetStreamReader(DataSourceReader):
         self._source = msgspec.json.decode(options["slices_of"], type=StreamSlices)
         self._first, self._last = int(options["first"]), int(options["last"])
         self._clocks = msgspec.json.decode(options["clocks"], type=list[HubClock])
+        self._excess = msgspec.json.decode(options["excess"], type=frozenset[BlockId])
 
     def partitions(self) -> list[InputPartition]:
         """Cut the range into slices of like length; nothing is read for it."""
@@ -101,32 +102,41 @@ class JetStreamReader(DataSourceReader):
         assert isinstance(partition, Slice)
         clock = SliceClock(partition.before, self._source.choria_region)
         for messages in self._source.read(partition.first, partition.last):
-            yield rows_of(clock.read(messages), self._source.choria_region)
+            yield rows_of(clock.read(messages), self._source.choria_region, self._excess)
         row = {"hub_sequence": partition.first, "clock": str(clock.report)}
         yield pa.RecordBatch.from_pylist([row], schema=ARROW_SCHEMA)
 
 
 def load(
-    spark: SparkSession, source: StreamSlices, sequences: tuple[int, int], clocks: Sequence[HubClock]
+    spark: SparkSession,
+    source: StreamSlices,
+    sequences: tuple[int, int],
+    clocks: Sequence[HubClock],
+    excess: Collection[BlockId] = (),
 ) -> DataFrame:
-    """Read ``sequences``, both ends included, in as many slices as ``clocks``: the hub's before each of them."""
+    """Read ``sequences``, both ends included, in as many slices as ``clocks``: the hub's before each of them.
+
+    Records of the blocks in ``excess`` are quarantined.
+    """
     spark.dataSource.register(JetStreamSource)
     options = {
         "slices_of": msgspec.json.encode(source).decode(),
         "first": str(sequences[0]),
         "last": str(sequences[1]),
         "clocks": msgspec.json.encode(clocks).decode(),
+        "excess": msgspec.json.encode(excess).decode(),
     }
     return spark.read.format(JetStreamSource.name()).options(**options).load()
 
 
-def rows_of(messages: Messages, choria_region: str = "") -> pa.RecordBatch:
+def rows_of(messages: Messages, choria_region: str = "", excess: Collection[BlockId] = ()) -> pa.RecordBatch:
     """Make rows of all messages."""
-    decoded = advisories.decode(messages, choria_region=choria_region)
+    decoded = advisories.decode(messages, choria_region=choria_region, excess=excess)
     row_at = {place: row for row, place in enumerate(decoded.places)}
     rows = pa.StructArray.from_arrays(decoded.rows.columns, fields=list(decoded.rows.schema))
     every = range(len(messages.sequences))
-    return _rows(messages, decoded.reasons, rows.take(pa.array([row_at.get(place) for place in every], pa.int64())))
+    taken = rows.take(pa.array([row_at.get(place) for place in every], pa.int64()))
+    return _rows(messages, decoded.reasons, taken, excess)
 
 
 def rows_of_others(

@@ -2,6 +2,9 @@
 
 from collections import Counter
 
+import pytest
+
+from aggregator.lakehouse import rollup
 from aggregator.live.fold.changes import Archived
 from aggregator.live.fold.fleet import Fleet
 from shared.instants import MINUTE
@@ -15,7 +18,13 @@ LIVES = 1_100
 EXCESS = 6
 
 
-def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses_them(lakehouse: Lakehouse) -> None:
+@pytest.mark.parametrize("is_staged", [True, False], ids=["staged", "read by Spark"])
+def test_hostile_records_end_no_rollup_and_are_refused_as_the_live_fleet_refuses_them(
+    lakehouse: Lakehouse, monkeypatch: pytest.MonkeyPatch, *, is_staged: bool
+) -> None:
+    if not is_staged:
+        # As for tables in a store that is no file system.
+        monkeypatch.setattr(rollup, "place_of", lambda *_: None)
     messages = [each for kind, _ in honest() for each in hostile(kind)]
     good = Block("eu-west", "ams1")
     messages += [good.new("web1", START), good.watermark(START, START + MINUTE)]
