@@ -27,13 +27,14 @@ from edge_agent.pair.service import serve_pair
 from edge_agent.pair.store_copy import CopyArrived, adopt_copy
 from edge_agent.policy.feed import PolicyFeed
 from edge_agent.runtime.links import Links
-from edge_agent.runtime.process import collect_rarely, give_memory_back, keep_private
+from edge_agent.runtime.process import keep_private
 from edge_agent.store.files import Hold, Preparation, StoreUnusable, hold_of, prepare
 from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
 from shared.instants import SECOND
+from shared.memory import collect_rarely, give_memory_back
 from shared.tables import cut, visible
 from shared.tasks import cancel_all, wait_for_event
 

@@ -83,6 +83,7 @@ class StreamConsumer:
     """A consumer of ``stream``, made where reading begins, and anew where it broke off. A context manager.
 
     With ``subjects`` (none: all) it gives only what is on one of them, with ``headers_only`` no payloads.
+    A batch has ``most_bytes`` at most (None: BATCH_BYTES), or one message.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class StreamConsumer:
     ) -> None:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
         self._subjects_wanted, self._headers_only = list(subjects), headers_only
+        self.most_bytes: int | None = None
         self._is_wanted = lru_cache(10_000)(self._is_on_one)
         self._server_chooses, self._others_are_large = bool(subjects), False
         self._subscription: Subscription | None = None
@@ -161,10 +163,10 @@ class StreamConsumer:
             is_new = self._subscription is None
             if is_new:
                 await self._open(sequence)
-            messages, wrong = await self._asked(count, BATCH_BYTES)
+            messages, wrong = await self._asked(count, self.most_bytes or BATCH_BYTES)
             if is_new and wrong == _NOBODY:
                 await asyncio.sleep(SPREADING)
-                messages, wrong = await self._asked(count, BATCH_BYTES)
+                messages, wrong = await self._asked(count, self.most_bytes or BATCH_BYTES)
             if messages is None and wrong == _TOO_LARGE:
                 messages, wrong = await self._asked(1, 0)
             if messages is not None and messages.sequences[0] < sequence:

@@ -46,6 +46,7 @@ class DirectGets:
 
     def __init__(self, client: DirectClient, api: str, stream: str) -> None:
         self._client, self._stream = client, stream
+        self.most_bytes: int | None = None
         self._subject = f"{api}.DIRECT.GET.{stream}"
         self._subscription: Subscription | None = None
         self._inbox, self._reply = "", b""
@@ -86,7 +87,7 @@ class DirectGets:
         # What was asked for before, and given up, may still come.
         self._requests += 1
         self._reply = f"{self._inbox}.{self._requests}".encode()
-        request = {"seq": sequence, "batch": count, "max_bytes": BATCH_BYTES}
+        request = {"seq": sequence, "batch": count, "max_bytes": self.most_bytes or BATCH_BYTES}
         await self._client.publish(self._subject, msgspec.json.encode(request), reply=self._reply.decode())
         return await outcome_of(self._ended, self._frames, self._client)
 

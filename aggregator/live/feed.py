@@ -50,6 +50,8 @@ LOOK_EVERY = 2.0
 IDLE = 0.2
 """Seconds before an archive that had nothing new is asked again."""
 PAUSES = (0.5, 1.0, 2.0, 5.0)
+BATCH_BYTES = 6 << 20
+"""Two batches are in memory at once. Usual records reach the bound of their number first."""
 TURN = 0.02
 """Seconds of folding before the event loop runs other tasks."""
 REST = 4.0
@@ -259,6 +261,7 @@ class Feed:
             async with batches_of(
                 client, self._api, self._stream, CONNECT_DEADLINE, self._reading, subjects
             ) as batches:
+                batches.most_bytes = BATCH_BYTES
                 ahead = None
                 try:
                     while not look.done():

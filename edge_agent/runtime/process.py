@@ -5,11 +5,8 @@ site is days away. And what the agent makes by the hundred thousand holds no cyc
 schedule is a fifth of its work.
 """
 
-import asyncio
 import contextlib
-import ctypes
 import errno
-import gc
 import os
 import resource
 import stat
@@ -17,26 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-
-GIVE_BACK_INTERVAL = 10.0
-ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
-
-
-def collect_rarely() -> None:
-    """Look for cycles less often; what is there now is not looked at again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS, 20, 100)
-
-
-async def give_memory_back() -> None:
-    """Give free memory back to the system every few seconds; where the C library cannot (musl), only wait."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while True:
-        await asyncio.sleep(GIVE_BACK_INTERVAL)
-        if trim is not None:
-            trim(0)
-
 
 _STATM = Path("/proc/self/statm")
 _KIBI = 1024

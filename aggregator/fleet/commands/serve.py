@@ -1,7 +1,6 @@
 """The command ``muster-aggregator serve``."""
 
 import asyncio
-import gc
 import logging
 import resource
 import signal
@@ -18,6 +17,7 @@ import click
 from aggregator.config import AggregatorSettings, config_option, load
 from shared.command_group import examples
 from shared.instants import SECOND
+from shared.memory import collect_rarely
 from shared.settings import SettingsError
 from shared.system_errors import reason_of
 from shared.terminal import echo
@@ -76,10 +76,7 @@ async def _serve(settings: AggregatorSettings) -> None:
     from aggregator.live.page.routes import Page
     from aggregator.live.service.server import Service
 
-    # What is loaded by now stays: it need not be looked through for cycles again and again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    collect_rarely()
     # A handshake of TLS that does not go on holds a file for a while, before the connection counts as one.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -54,6 +54,7 @@ from aggregator.live.store import StoreReader
 from shared.decoding import Decoder, WireError
 from shared.identifiers import BlockId
 from shared.instants import HOUR, MINUTE
+from shared.memory import give_memory_back
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
 
 TICK = 1.0
@@ -163,6 +164,7 @@ class Service:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.feed.run())
             tasks.create_task(self._look_on())
+            tasks.create_task(give_memory_back())
 
     def close(self) -> None:
         """Close all files."""

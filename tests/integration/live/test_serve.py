@@ -14,6 +14,8 @@ import msgspec
 import pytest
 
 from aggregator.archive import consumer, direct_gets
+from aggregator.archive.consumer import Messages
+from aggregator.archive.judgement import QuarantineReason
 from aggregator.config import Reading
 from aggregator.live import feed as feeds
 from aggregator.live.feed import Feed
@@ -43,15 +45,36 @@ def service(hub: Hub, tmp_path: Path) -> Iterator[LiveService]:
 
 
 @asynccontextmanager
-async def reading_feed(hub: Hub, tmp_path: Path) -> AsyncIterator[Feed]:
+async def reading_feed(hub: Hub, tmp_path: Path, reading: Reading = "consumer") -> AsyncIterator[Feed]:
     """Read the hub's archive into ``live.db``."""
-    feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db")
-    reading = asyncio.create_task(feed.run())
+    feed = Feed(hub.connection, "ARCHIVE", tmp_path / "live.db", reading=reading)
+    running = asyncio.create_task(feed.run())
     try:
         yield feed
     finally:
-        await cancel_all([reading])
+        await cancel_all([running])
         feed.close()
+
+
+@pytest.mark.parametrize("reading", ["consumer", "direct"])
+async def test_large_records_are_in_memory_few_at_a_time(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: Reading
+) -> None:
+    sizes, take = list[int](), Feed._take
+
+    async def take_and_note_size(feed: Feed, messages: Messages) -> None:
+        sizes.append(sum(map(len, messages.payloads)))
+        await take(feed, messages)
+
+    monkeypatch.setattr(Feed, "_take", take_and_note_size)
+    block, at, count, size = Block("eu-west", "dub1"), now() - MINUTE, 12, 900_000
+    last = await asyncio.to_thread(hub.publish, [block.new(f"{each}" + size * "x", at) for each in range(count)])
+    async with reading_feed(hub, tmp_path, reading) as feed:
+        await until(lambda: feed.is_ready and feed.fleet.sequence == last, "all is read")
+        assert feed.fleet.refused == {QuarantineReason.NOT_DECODABLE: count}
+    assert sum(sizes) > count * size
+    # For direct gets, a server sends the message that exceeds the bound, too.
+    assert max(sizes) < feeds.BATCH_BYTES + 2 * size
 
 
 async def test_an_archive_that_was_not_made_yet_is_named_with_the_command_that_makes_it(
