@@ -15,7 +15,6 @@ Source: ADR-13 (pull requests, ``no_wait``), ADR-15 (the reply subject of a deli
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
-from functools import lru_cache
 from itertools import compress
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -25,6 +24,7 @@ import pyarrow as pa
 from nats.aio.subscription import Subscription
 from pyarrow import csv
 
+from aggregator.archive.judgement import cached_by_subject
 from shared.nats.connection import ApiError, RequestFailed
 from shared.nats.dispatch import DirectClient, Frame
 from shared.nats.stream_messages import create_consumer
@@ -99,7 +99,7 @@ class StreamConsumer:
         self._client, self._api, self._stream, self._deadline = client, api, stream, deadline
         self._subjects_wanted, self._headers_only = list(subjects), headers_only
         self.most_bytes: int | None = None
-        self._is_wanted = lru_cache(10_000)(self._is_on_one)
+        self._is_wanted = cached_by_subject(self._is_on_one)
         self._server_chooses, self._others_are_large = bool(subjects), False
         self._subscription: Subscription | None = None
         self._inbox, self._reply, self._name = b"", b"", ""

@@ -7,7 +7,7 @@ live fleet and the tables take and refuse the same records.
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, wraps
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import UNSET
@@ -29,6 +29,7 @@ from shared.wire import (
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Texts = TypeVarTuple("Texts")
 
 CHORIA_BLOCK = "choria"
 """The block of plain Choria advisories that came on subjects of their own."""
@@ -148,14 +149,20 @@ def _check_encoding(payload: bytes) -> None:
         payload.decode()
 
 
-def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
-    """Return what the subject of an advisory says; None if a message on it is none."""
-    # What is longer has a name that no agent has: it is kept for nobody.
-    read = _advisory_subject if len(subject) <= LONGEST_SUBJECT else _advisory_subject.__wrapped__
-    return read(subject, choria_region)
+def cached_by_subject(find: Callable[[bytes, *Texts], T]) -> Callable[[bytes, *Texts], T]:
+    """Return ``find`` with a cache of its results by subject, its first argument.
+
+    A longer subject than agents publish on is not kept: a site's key can make up such subjects without end.
+    """
+    cached = lru_cache(maxsize=10_000)(find)
+
+    @wraps(find)
+    def found(subject: bytes, /, *rest: *Texts) -> T:
+        return cached(subject, *rest) if len(subject) <= LONGEST_SUBJECT else find(subject, *rest)
+
+    return found
 
 
-@lru_cache(maxsize=10_000)
 def _advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
     text = subject.decode(errors="backslashreplace")
     ours = parse_subject(text)
@@ -166,19 +173,20 @@ def _advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | N
     return AdvisorySubject(None, choria_region, None, CHORIA_BLOCK)
 
 
+@cached_by_subject
+def advisory_subject(subject: bytes, choria_region: str) -> AdvisorySubject | None:
+    """Return the block of an advisory, by its subject; None if messages on the subject are no advisories."""
+    return _advisory_subject(subject, choria_region)
+
+
+@cached_by_subject
 def named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
-    """Return whose advisory, watermark or revision the messages on a subject are; None where they are none of these."""
-    find = _named_by if len(subject) <= LONGEST_SUBJECT else _named_by.__wrapped__
-    return find(subject, choria_region)
-
-
-@lru_cache(maxsize=10_000)
-def _named_by(subject: bytes, choria_region: str) -> AdvisorySubject | BlockId | Scope | None:
+    """Return the owner of the advisories, watermarks or revisions on a subject; None if it is for none of these."""
     text = subject.decode(errors="backslashreplace")
     ours = parse_subject(text)
     if ours is not None and ours.record_type is RecordType.WATERMARK:
         return ours.block_id
-    return advisory_subject(subject, choria_region) or parse_policy_subject(text)
+    return _advisory_subject(subject, choria_region) or parse_policy_subject(text)
 
 
 @_quarantines

@@ -5,7 +5,6 @@ Spark's expressions.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import UNSET
 from aggregator.archive.judgement import (
     QuarantineReason,
     RegistrationOrigin,
+    cached_by_subject,
     judged_registration,
     judged_revision,
     judged_watermark,
@@ -81,7 +81,7 @@ class Judged(NamedTuple):
     origin: RegistrationOrigin | None = None
 
 
-@lru_cache(maxsize=10_000)
+@cached_by_subject
 def subject_of(subject: bytes) -> Subject | None:
     """Return the record that a subject is for; None if it is for none of ours."""
     text = subject.decode(errors="backslashreplace")

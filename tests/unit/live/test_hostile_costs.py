@@ -3,12 +3,16 @@
 import asyncio
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from itertools import count
 from types import FrameType
 
 import pytest
 
+from aggregator.archive.consumer import StreamConsumer
+from aggregator.archive.judgement import LONGEST_SUBJECT, advisory_subject, named_by
+from aggregator.lakehouse.bronze.records import subject_of
 from aggregator.live import feed
 from aggregator.live.api import UnknownReason
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
@@ -17,6 +21,7 @@ from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, STALE, UP
 from aggregator.live.fold.view import Sourcing, View
 from shared.instants import HOUR, MINUTE, SECOND
+from shared.nats.dispatch import DirectClient
 from tests.support.lakehouse.hub import Block, Message
 
 START = 1_795_600_000_000_000
@@ -165,3 +170,28 @@ async def test_other_tasks_run_after_each_turn() -> None:
     spent = await feed._in_turns(steps())
     running.cancel()
     assert (turns >= 5, spent >= 10 * feed.TURN) == (True, True)
+
+
+READERS: dict[str, Callable[[bytes], object]] = {
+    "advisory_subject": lambda subject: advisory_subject(subject, ""),
+    "named_by": lambda subject: named_by(subject, ""),
+    "subject_of": subject_of,
+    "is_wanted": StreamConsumer(DirectClient(), "", "ARCHIVE", 1, feed.FOLDED_SUBJECTS)._is_wanted,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("ending", ["advisory.new", "watermark", "registration"])
+def test_nothing_is_kept_of_subjects_that_no_agent_publishes_on(name: str, ending: str) -> None:
+    read, some = READERS[name], range(1_000)
+    read(b"fleet.eu-west.dub1.nodes.watermark")
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in some:
+            read(b"fleet.eu-west.dub1.%d.%b" % (number, ending.encode().rjust(LONGEST_SUBJECT, b"b")))
+            read(b"fleet.eu-west.dub1.%b%d.%b" % (b"b" * LONGEST_SUBJECT, number, ending.encode()))
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept < len(some) * LONGEST_SUBJECT / 10
