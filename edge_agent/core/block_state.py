@@ -10,6 +10,9 @@ from edge_agent.core.unproven import Spans
 from shared.decoding import Decoder
 from shared.identifiers import SourcePosition
 
+UNSTEADY = "stored nothing for long parts of the time"
+"""The ``loss`` of a stream of which too much time is unproven."""
+
 
 class PairMark(msgspec.Struct, frozen=True):
     """Where a state stands in the log of a redundant pair: behind which entry, since which founding of the log."""
@@ -90,7 +93,7 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
         if self.seen.batch and not self.seen.awaits_word:
             return "has messages of several senders, which [stream.sender] does not open"
         if self.seen.unsteady and not self.seen.awaits_word:
-            return "stored nothing for long parts of the time"
+            return UNSTEADY
         return self.took.lost_in(self.takes) if self.took and self.takes else ""
 
     @property

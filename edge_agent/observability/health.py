@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState
+from edge_agent.core.block_state import UNSTEADY, BlockState
 from edge_agent.core.observation import RejectReason
 from edge_agent.core.records import SizeLimit
 from edge_agent.ingest.port import Progress
@@ -145,9 +145,11 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
     subject = f"stream {block}"
     reading = parts.get(subject)
     is_reading = reading is not None and reading.is_working
+    # Before the agent ran, nobody sent a probe.
+    is_past = reached.loss == UNSTEADY and reading is not None and at - reading.since <= reached.blind_after
     if reached.contradiction:
         yield kinds.CLOCK_AHEAD.of(subject, not_followed(reached), stream=block)
-    elif is_blind(reached) and not reached.has_unopened_batches:
+    elif is_blind(reached) and not reached.has_unopened_batches and not is_past:
         why = why_unproven(block, reached, parts)
         what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
         kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
@@ -250,8 +252,8 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
 
 
 def is_known_not_to_store(reached: Progress) -> bool:
-    """Tell whether it is known why a blind stream proves nothing."""
-    return bool(reached.storage_fault) or not reached.is_covered
+    """Return True if it is known why a blind stream proves nothing, and its past alone is not the reason."""
+    return bool(reached.storage_fault) or not (reached.is_covered or reached.loss == UNSTEADY)
 
 
 def is_blind(reached: Progress) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
+from edge_agent.core.block_state import UNSTEADY
 from edge_agent.core.records import Lane, SizeLimit, TooLarge
 from edge_agent.ingest.port import Progress
 from edge_agent.observability.conditions import Condition, errors
@@ -110,6 +111,13 @@ def test_stream_of_which_it_is_known_that_it_does_not_store_is_called_so() -> No
     refused = msgspec.structs.replace(reached(0, SECOND), storage_fault="is sealed", is_covered=False)
     (condition,) = found(WORKING, refused)
     assert (condition.name, condition.what) == ("stream_not_storing", "blind: the stream is sealed")
+
+
+def test_quiet_of_the_time_before_the_agent_ran_is_no_condition_of_its_stream() -> None:
+    unproven = msgspec.structs.replace(reached(0, SECOND), loss=UNSTEADY, is_covered=False)
+    for minutes, expected in ((1, []), (4, ["time_unproven"])):
+        reading = PartStatus("reading", "", NOW - minutes * MINUTE)
+        assert names({**WORKING, "stream nodes": reading}, unproven) == expected
 
 
 @pytest.mark.parametrize(
