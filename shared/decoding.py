@@ -67,5 +67,5 @@ class Decoder(Generic[T]):
 
 
 def _decode_value(kind: type, value: Any) -> Any:
-    """Return the value of a type that msgspec does not know; it checks the type of what is returned."""
+    """Return the value of a type that msgspec does not know; msgspec checks its type."""
     return parse_instant(str(value)) if kind is ReportedInstant else value

@@ -9,14 +9,14 @@ ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
 
 
 def collect_rarely() -> None:
-    """Collect cycles less often, and leave out what is loaded by now: it stays."""
+    """Collect cycles less often, and leave out all objects that are loaded by now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS, 20, 100)
 
 
 async def give_memory_back() -> None:
-    """Give free memory back to the system every few seconds, if the C library can do so (musl cannot)."""
+    """Return free memory to the system every few seconds, if the C library can do so (musl cannot)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while True:
         await asyncio.sleep(GIVE_BACK_INTERVAL)

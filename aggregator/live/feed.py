@@ -328,7 +328,7 @@ class Feed:
             await asyncio.sleep(min(REST * spent, LONGEST_REST))
 
     async def _take_parts(self, messages: Messages) -> None:
-        """Take the halves of a batch, or only the sequence of a single message."""
+        """Fold each half of a batch, or count a single message as quarantined."""
         count = len(messages.subjects)
         if count > 1:
             await self._take(messages.part(0, count // 2))

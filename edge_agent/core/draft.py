@@ -141,7 +141,7 @@ class Draft:
         self._meet_batch(observation.unopened)
 
     def _meet_batch(self, unopened: Unopened | None) -> None:
-        """Apply rule 8 behind a message whose senders were not all read. In a replay the suspension is an input."""
+        """Apply rule 8 behind a message with senders that were not read. In a replay the suspension is an input."""
         if unopened is not None:
             self._batched_at = self.observed_through
         if unopened is not None and self._detects and unopened > self._seen.batch:

@@ -245,7 +245,7 @@ BATCH_NOT_OPENED = Kind(
 
 
 def unopened_batch(unopened: str) -> tuple[str, str]:
-    """Return what is wrong with messages whose senders were not all read, and the remedy."""
+    """Return the fault of messages with senders that were not read, and its remedy."""
     if unopened == Unopened.TOO_LARGE:
         most = f"{MOST_REGISTRATIONS:,} registrations"
         return f"hold more than {most}, and the rest is not read", f"publish at most {most} in one message"

@@ -82,7 +82,7 @@ async def test_stream_with_an_odd_description_is_unavailable_to_every_reader(hub
 
 @asynccontextmanager
 async def reading_feed(odd: ConnectionSettings, tmp_path: Path) -> AsyncIterator[Feed]:
-    """Read the archive, and raise what ends that."""
+    """Read the archive, and raise the exception that ends it."""
     feed = Feed(odd, "ARCHIVE", tmp_path / "live.db")
     try:
         async with asyncio.TaskGroup() as group:
