@@ -44,6 +44,8 @@ from shared.subjects import BLOCKS_PER_SITE, parse_subject, watermark_subject
 
 _LATELY = MINUTE
 _AT_ONCE = 16
+_MOST_INVALID = 16
+"""Quarantined records of a block that are read past: a site's key could make ``check`` read them without end."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -191,12 +193,18 @@ async def _of_sites(
 
 
 async def _first_record(client: Client, archive: StreamKey, block: BlockId, turns: asyncio.Semaphore) -> float:
-    """Return the sequence of a block's first advisory or watermark that is not quarantined; infinity without one."""
+    """Return the sequence of a block's first advisory or watermark that is not quarantined.
+
+    It is infinity if there is none among its first ``_MOST_INVALID`` of each.
+    """
     firsts = [math.inf]
     async with turns:
         for subject in (advisories_of(block), watermark_subject(block)):
             asked: dict[str, object] = {"seq": 1, "next_by_subj": subject}
-            while (message := await get_message(client, archive, asked)) is not None:
+            for _ in range(_MOST_INVALID):
+                message = await get_message(client, archive, asked)
+                if message is None:
+                    break
                 if _is_valid(message):
                     firsts.append(message.seq)
                     break

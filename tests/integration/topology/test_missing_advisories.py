@@ -172,15 +172,15 @@ async def test_a_site_of_many_blocks_is_named_and_as_many_as_count_are_read(stag
 
 
 async def test_the_blocks_of_a_site_that_count_are_its_first_ones_as_in_the_live_fleet(stage: Stage) -> None:
-    names = ["zeta", "quiet", "mid", "alpha", "beta", "aaa", "none"]
+    names = ["zeta", "quiet", "mid", "alpha", "beta", "aaa", "none", "flood"]
     blocks = {name: Block("here", "dub1", name) for name in names}
     marks = {name: block.watermark(START, START + SECOND) for name, block in blocks.items()}
     messages = [
-        *(marks[name]._replace(body=b"{}") for name in ("aaa", "none")),
+        *(marks[name]._replace(body=b"{}") for name in ("aaa", "none", *["flood"] * 40)),
         marks["zeta"],
         blocks["quiet"].new("web1", START),
         blocks["mid"].new("web1", START),
-        *(marks[name] for name in ("alpha", "mid", "beta", "aaa", "zeta")),
+        *(marks[name] for name in ("alpha", "mid", "beta", "aaa", "zeta", "flood")),
     ]
     await stage.publish(messages)
     fleet = Fleet()
@@ -190,5 +190,6 @@ async def test_the_blocks_of_a_site_that_count_are_its_first_ones_as_in_the_live
     assert [each.block for each in fleet.blocks] == ["zeta", "quiet", "mid", "alpha"]
     _, words, unreadable, crowded = await last_watermarks(stage.hub, ARCHIVE, 4)
     assert (sorted(each.block for each in words), unreadable) == (["alpha", "mid", "zeta"], ())
+    # Of the block whose first records are many and none is valid, no more is read.
     assert crowded == {("here", "dub1"): 6}
     assert (await last_watermarks(stage.hub, ARCHIVE, 6)).crowded == {}
