@@ -8,8 +8,8 @@ import click
 from aggregator import config
 from aggregator.lazy_commands import LazyCommand, LazyGroup
 from aggregator.missing_packages import explain_missing
-from shared.command_group import HELP_OPTIONS, completion_command, examples, version_option
-from shared.terminal import colours, echo
+from shared.command_line.command_group import HELP_OPTIONS, completion_command, examples, version_option
+from shared.command_line.terminal import colours, echo
 
 _TOPOLOGY = "aggregator.topology.commands.streams"
 _LAKEHOUSE = "aggregator.lakehouse.commands.rollup"

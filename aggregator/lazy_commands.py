@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
-from shared.command_group import ANY_LENGTH, CommandGroup
+from shared.command_line.command_group import ANY_LENGTH, CommandGroup
 
 
 class LazyCommand(NamedTuple):

@@ -11,7 +11,7 @@ import click
 from edge_agent.config import agent
 from edge_agent.config.agent import config_option
 from edge_agent.observability.log_format import LOG_FORMATS, LogFormat, log_to
-from shared.command_group import (
+from shared.command_line.command_group import (
     HELP_OPTIONS,
     CommandGroup,
     completion_command,
@@ -19,8 +19,8 @@ from shared.command_group import (
     json_option,
     version_option,
 )
+from shared.command_line.terminal import colours, echo, json_text, width
 from shared.settings import SettingsError
-from shared.terminal import colours, echo, json_text, width
 
 LAZY_COMMANDS = {
     **dict.fromkeys(("advisories", "explain", "outbox", "senders"), "edge_agent.inspection.commands"),

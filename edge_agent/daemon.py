@@ -33,9 +33,9 @@ from edge_agent.store.site_key import site_key
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentIdentity, AgentParts, BlockWiring, UploadPath
+from shared.command_line.tables import cut, visible
 from shared.instants import SECOND
 from shared.memory import collect_rarely, give_memory_back
-from shared.tables import cut, visible
 from shared.tasks import cancel_all, wait_for_event
 
 log = logging.getLogger("muster.agent")

@@ -3,18 +3,28 @@
 One record must not stop a program that reads millions of them, so a decoder returns a value or raises WireError,
 whatever the bytes are. msgspec alone does not promise that: nesting raises RecursionError, and a text that is not UTF-8
 raises UnicodeDecodeError. ``tests/architecture/test_decoders.py`` finds decoders that are not of this class.
+
+How deep a JSON value may be nested does not depend on the depth of the stack where it is decoded. Until Python 3.12
+each level of the value takes one level of the stack; from then on every value is read that decodes without a larger
+limit. Two agents that read the same registration at different depths of their stacks would otherwise decide
+differently; a member of a pair would then stand by in vain.
 """
 
+import contextlib
+import re
+import sys
 from abc import ABC
+from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from shared.deep_json import decode_deep
 from shared.identifiers import LARGEST_NUMBER
 from shared.instants import parse_instant
 
 T = TypeVar("T")
+Body = TypeVar("Body", bound=bytes | str)
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 """A count or sequence that another program wrote. A larger one would not fit into a column or an array."""
 Nanoseconds = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 63) - 1)]
@@ -69,3 +79,44 @@ class Decoder(Generic[T]):
 def _decode_value(kind: type, value: Any) -> Any:
     """Return the value of a type that msgspec does not know; msgspec checks its type."""
     return parse_instant(str(value)) if kind is ReportedInstant else value
+
+
+NESTED_LIMIT = 1_000
+"""Levels beyond which nothing is read: more than any registration has, and not too many for the stack."""
+
+# Possessive, and with an optional end: a text without an end would be searched once for each of its quotes.
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+_STEPS = dict.fromkeys(b"[{", 1) | dict.fromkeys(b"]}", -1)
+_NO_BRACKETS = bytes(set(range(256)) - set(_STEPS))
+
+
+def decode_deep(decode: Callable[[Body], T], body: Body) -> T:
+    """Decode; raise the errors of ``decode``, and DecodeError for a value nested deeper than NESTED_LIMIT."""
+    try:
+        return decode(body)
+    except RecursionError:
+        # Counted only now: it takes longer than decoding.
+        brackets = _TEXT.sub(b"", body.encode() if isinstance(body, str) else body).translate(None, _NO_BRACKETS)
+        if any(map(NESTED_LIMIT.__lt__, accumulate(map(_STEPS.__getitem__, brackets)))):
+            raise msgspec.DecodeError(f"nested deeper than {NESTED_LIMIT} levels") from None
+    with _deeper_stack():
+        return decode(body)
+
+
+def encode_deep(value: Any) -> bytes:
+    """Encode a value of decode_deep(), in the same way whatever the order of its keys."""
+    try:
+        return msgspec.json.encode(value, order="deterministic")
+    except RecursionError:
+        with _deeper_stack():
+            return msgspec.json.encode(value, order="deterministic")
+
+
+@contextlib.contextmanager
+def _deeper_stack() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 2 * NESTED_LIMIT)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)

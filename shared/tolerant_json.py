@@ -28,7 +28,7 @@ from typing import Any
 
 import msgspec
 
-from shared.deep_json import NESTED_LIMIT, decode_deep
+from shared.decoding import NESTED_LIMIT, decode_deep
 
 MENDED_LIMIT = 100_000
 """Escapes that are mended for the standard library's decoder: each takes a call."""

@@ -10,10 +10,10 @@ import click
 from aggregator import config
 from aggregator.demo.comparison import Verdict
 from aggregator.terminal import clear_errors, format_table
-from shared.command_group import examples, json_option
+from shared.command_line.command_group import examples, json_option
+from shared.command_line.tables import Column
+from shared.command_line.terminal import echo, json_text, width
 from shared.instants import format_duration, format_instant
-from shared.tables import Column
-from shared.terminal import echo, json_text, width
 from shared.truth import Truth, TruthError, read_truth
 
 _NAMED = 10

@@ -21,7 +21,7 @@ from aggregator.demo.story import Story, Tone, muster
 from aggregator.demo.summary import tell_outcome, tell_where_it_is
 from aggregator.demo.watch import HubWatch, NotInTime, watching
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from shared.command_group import examples
+from shared.command_line.command_group import examples
 from shared.embedded.server import HeldPort, ServerFailed
 from shared.instants import SECOND
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from aggregator.demo.directory import shown
-from shared.terminal import colours
+from shared.command_line.terminal import colours
 
 _WIDEST = 100
 _CLOCK = 6

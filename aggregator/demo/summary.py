@@ -12,7 +12,7 @@ from aggregator.demo.spans import Span, common
 from aggregator.demo.story import Story, Tone, muster, typed
 from aggregator.demo.tables import Times
 from aggregator.terminal import format_table
-from shared.tables import Column
+from shared.command_line.tables import Column
 
 QUERIES: Final = (
     "SELECT site, sender_id, started_at, ended_at, ended_by FROM outages ORDER BY started_at LIMIT 10",

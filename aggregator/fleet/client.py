@@ -12,10 +12,10 @@ from urllib.parse import urlencode, urlsplit
 import click
 
 from aggregator.config import AggregatorSettings
+from shared.command_line.tables import visible
 from shared.decoding import Decoder, WireError
 from shared.redirects import NoRedirects
 from shared.system_errors import reason_of
-from shared.tables import visible
 
 DEADLINE = 20.0
 TOKEN_VARIABLE = "MUSTER_TOKEN"  # noqa: S105 - the name of a variable

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from aggregator.live.store import VERSION
+from shared.command_line.similar_names import similar_names
 from shared.instants import SECOND, format_instant
 from shared.policy import Scope
-from shared.similar_names import similar_names
 
 _MOST_NAMED = 3
 _IN_SCOPE = (

@@ -20,8 +20,8 @@ from aggregator.live.fold.changes import Changes, Revision, StoryEntry
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import RETIRED, UP, WIDTH
+from shared.command_line.similar_names import escaped_for_like
 from shared.instants import DAY
-from shared.similar_names import escaped_for_like
 
 VERSION = 6
 """Of what the tables hold, and of the rules by which it came to be."""

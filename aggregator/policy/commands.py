@@ -27,13 +27,13 @@ from aggregator.topology.desired.model import Place
 from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place
 from aggregator.topology.observed.connections import CONNECT_DEADLINE
-from shared.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
+from shared.command_line.command_group import DURATION, INSTANT, CommandGroup, examples, json_option
+from shared.command_line.terminal import echo, json_text, width
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.policy import ForwardSender, Order, RetireSender, Scope, ScopedRevision
 from shared.settings import SettingsError, load_settings
-from shared.terminal import echo, json_text, width
 from shared.thresholds import Thresholds
 
 T = TypeVar("T")

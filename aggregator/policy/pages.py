@@ -8,9 +8,9 @@ import msgspec
 from aggregator.policy.book import Book, Window, revision_text
 from aggregator.policy.runs import Run
 from aggregator.terminal import format_table
+from shared.command_line.tables import Column
 from shared.instants import SECOND, format_duration, format_instant
 from shared.policy import ScopedRevision
-from shared.tables import Column
 from shared.thresholds import Thresholds
 
 

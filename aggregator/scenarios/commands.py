@@ -16,10 +16,10 @@ from aggregator.scenarios.narrator import Narrator
 from aggregator.scenarios.semantics import scenario as semantics
 from aggregator.terminal import clear_errors, terminable
 from aggregator.topology.apply import ApplyFailed
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo, width
 from shared.embedded.server import ServerFailed
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
-from shared.terminal import echo, width
 
 
 class Scenario(NamedTuple):

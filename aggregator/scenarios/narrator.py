@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from shared.command_line.tables import UNWRAPPED
 from shared.nats.jetstream_api import ApiError, RequestFailed
-from shared.tables import UNWRAPPED
 
 DEADLINE = 90.0
 _POLL = 0.05

@@ -11,9 +11,9 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.terminal import format_table
+from shared.command_line.tables import UNWRAPPED, Column
 from shared.instants import SECOND, format_duration, parse_instant
 from shared.sizes import format_size
-from shared.tables import UNWRAPPED, Column
 
 GATHER_DEADLINE = 30.0
 GATHER_BRIEFLY = 1.0

@@ -21,7 +21,7 @@ import msgspec
 
 from edge_agent.core.payload import TOLERATED_LIMIT, UNREADABLE, opened_text
 from shared import tolerant_json
-from shared.deep_json import decode_deep, encode_deep
+from shared.decoding import decode_deep, encode_deep
 from shared.tolerant_json import Deviation
 
 DEPTH = 8

@@ -44,7 +44,7 @@ from edge_agent.core.payload import (
     value_at,
 )
 from shared.blake2 import blake2b
-from shared.deep_json import decode_deep
+from shared.decoding import decode_deep
 from shared.tolerant_json import Deviation
 from shared.wire import SENDER_LIMIT
 

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from shared.tables import visible
+from shared.command_line.tables import visible
 from shared.tolerant_json import Deviation
 
 PROBE_HEADER = "Muster-Probe"

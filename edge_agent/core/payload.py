@@ -16,7 +16,7 @@ import msgspec
 
 from shared import tolerant_json
 from shared.blake2 import blake2b
-from shared.deep_json import decode_deep, encode_deep
+from shared.decoding import decode_deep, encode_deep
 from shared.tolerant_json import Deviation
 
 Deviations = list[Deviation | None]

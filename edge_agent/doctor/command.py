@@ -17,10 +17,10 @@ from edge_agent.doctor.finding import Finding, Level, bad
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
-from shared.command_group import examples, json_option
+from shared.command_line.command_group import examples, json_option
+from shared.command_line.tables import wrap_text
+from shared.command_line.terminal import echo, json_text, width
 from shared.settings import SettingsError
-from shared.tables import wrap_text
-from shared.terminal import echo, json_text, width
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 SUBJECT = 18

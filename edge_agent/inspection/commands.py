@@ -41,10 +41,10 @@ from edge_agent.observability.status_board import now
 from edge_agent.store.marker import last_row_id
 from edge_agent.store.port import EVERYTHING
 from edge_agent.store.read_only import store_reader
-from shared.command_group import CommandGroup, Parsed, examples, json_option
+from shared.command_line.command_group import CommandGroup, Parsed, examples, json_option
+from shared.command_line.terminal import echo, json_text, width
 from shared.identifiers import AdvisoryKind
 from shared.sizes import format_size
-from shared.terminal import echo, json_text, width
 
 ADVISORY_KINDS = tuple(str(kind) for kind in AdvisoryKind)
 

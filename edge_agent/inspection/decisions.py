@@ -16,8 +16,8 @@ from edge_agent.store import decision_log
 from edge_agent.store.marker import last_row_id
 from edge_agent.store.read_only import store_reader
 from edge_agent.store.schema import waits
+from shared.command_line.tables import UNWRAPPED, cut, visible
 from shared.identifiers import AdvisoryKind, Incarnation, advisory_event_id
-from shared.tables import UNWRAPPED, cut, visible
 from shared.wire import origin_header
 
 FORWARDED = "forwarded"

@@ -14,10 +14,10 @@ from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.decisions import DecisionFilter, LoggedDecision, last_decisions
 from edge_agent.store import decision_log
 from edge_agent.store.read_only import StoreUnreadable
+from shared.command_line.similar_names import similar_names
+from shared.command_line.tables import visible
 from shared.decoding import Decoder
 from shared.identifiers import AdvisoryKind
-from shared.similar_names import similar_names
-from shared.tables import visible
 
 SENDER = """
 SELECT row_id, phase, last_seen_at, last_sequence, opening_sequence, last_forwarded_at, forwarded_size, first_interval,

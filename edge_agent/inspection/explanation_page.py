@@ -19,10 +19,10 @@ from edge_agent.core.policy import Policy
 from edge_agent.inspection.decisions import FORWARDED, Fate, LoggedDecision
 from edge_agent.inspection.explanation import Explanation, HistoryEntry, TrackedSender, opened_at, took_effect_at
 from edge_agent.inspection.moments import moment, relative, rough
+from shared.command_line.tables import visible
 from shared.identifiers import AdvisoryKind
 from shared.instants import format_duration
 from shared.sizes import format_size
-from shared.tables import visible
 from shared.wire import ForwardReason
 
 LABEL = 17

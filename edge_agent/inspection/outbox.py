@@ -21,8 +21,8 @@ from edge_agent.store.chunks import instant_of, read_pending
 from edge_agent.store.outbox_index import set_apart_row
 from edge_agent.store.port import SetApartSum
 from edge_agent.store.read_only import StoreUnreadable
+from shared.command_line.tables import Column, format_table
 from shared.sizes import format_size
-from shared.tables import Column, format_table
 from shared.whole_files import replacing
 
 PAGE_ROWS = 1_000

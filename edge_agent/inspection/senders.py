@@ -10,7 +10,7 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.store.port import EVERYTHING
-from shared.tables import Column, format_table
+from shared.command_line.tables import Column, format_table
 
 COUNT_SENDERS = """
 SELECT COUNT(*), COALESCE(SUM(phase), 0), COALESCE(SUM(

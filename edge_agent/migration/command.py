@@ -11,9 +11,9 @@ from edge_agent.migration.peer import MigrationRefused
 from edge_agent.migration.settings import migrate
 from edge_agent.migration.state import take_over
 from edge_agent.store.files import StoreUnusable
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 from shared.identifiers import validated_token
-from shared.terminal import echo
 
 
 @click.command(

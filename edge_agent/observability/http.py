@@ -25,8 +25,8 @@ from edge_agent.runtime import process
 from edge_agent.store.chunks import oldest_at
 from edge_agent.store.read_only import StoreUnreadable, store_reader
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.command_line.tables import visible
 from shared.system_errors import reason_of
-from shared.tables import visible
 
 REQUEST_DEADLINE = 10.0
 LISTEN_AGAIN = 10.0

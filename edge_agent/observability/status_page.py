@@ -22,10 +22,10 @@ from edge_agent.observability.status_report import (
     StatusReport,
 )
 from edge_agent.store.files import FULL
+from shared.command_line.tables import UNWRAPPED, wrap_text
 from shared.identifiers import BlockId
 from shared.instants import SECOND, format_duration, format_instant, format_seconds
 from shared.sizes import format_size
-from shared.tables import UNWRAPPED, wrap_text
 
 LABEL = 17
 NARROWEST = 60

@@ -15,7 +15,7 @@ from edge_agent.simulator.publisher import PipelinedPublisher
 from edge_agent.simulator.script import EXAMPLE
 from edge_agent.simulator.site_stream import FleetClient
 from edge_agent.simulator.truth_file import TruthFile
-from shared.command_group import DURATION, CommandGroup, examples
+from shared.command_line.command_group import DURATION, CommandGroup, examples
 from shared.instants import SECOND, format_duration
 
 ANSWER_DEADLINE = 5.0

@@ -25,7 +25,7 @@ from edge_agent.simulator.script import Script
 from edge_agent.simulator.site_stream import FleetClient
 from edge_agent.simulator.truth_file import FleetChanges, TruthFile
 from shared.blake2 import blake2b
-from shared.command_group import DURATION, INSTANT, examples
+from shared.command_line.command_group import DURATION, INSTANT, examples
 from shared.identifiers import BlockId
 from shared.instants import DAY, HOUR, SECOND, format_duration, format_seconds
 from shared.settings import Duration

@@ -20,14 +20,14 @@ from edge_agent.simulator.publisher import UndeliveredHistory
 from edge_agent.simulator.script import Script, play
 from edge_agent.simulator.site_stream import FleetConnection, NoSuchStream
 from edge_agent.simulator.truth_file import TruthExists
-from shared.command_group import DURATION, Parsed
+from shared.command_line.command_group import DURATION, Parsed
+from shared.command_line.tables import cut, visible
+from shared.command_line.terminal import echo
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.nats.connection import ConnectFailed
 from shared.settings import SettingsError, load_settings, parse_settings
 from shared.sizes import parse_size
 from shared.system_errors import reason_of
-from shared.tables import cut, visible
-from shared.terminal import echo
 from shared.truth import TruthHeader
 
 _AT_THE_BEGINNING = "\r\x1b[K"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from shared.terminal import echo
+from shared.command_line.terminal import echo
 from tests.support.faults.run import run_faults
 from tests.support.faults.schedule import FaultKind
 

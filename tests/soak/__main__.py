@@ -20,7 +20,7 @@ import msgspec
 
 from aggregator.demo.story import Story
 from aggregator.demo.watch import until_archived
-from shared.terminal import echo
+from shared.command_line.terminal import echo
 from tests.soak.growth import Growth
 from tests.soak.hub import ROLLUP_EVERY, HubRun
 from tests.soak.judge import derived, wrong_archive, wrong_relay, wrong_tables

@@ -12,10 +12,10 @@ from aggregator.config import config_option, load
 from aggregator.fleet.client import LiveClient
 from aggregator.live.api import AdvisoryRow, SenderFacts, SenderPage, SenderRow, SenderStory, State
 from aggregator.terminal import format_table
-from shared.command_group import examples, json_option
+from shared.command_line.command_group import examples, json_option
+from shared.command_line.tables import Column
+from shared.command_line.terminal import echo, json_text, width
 from shared.instants import format_duration, format_instant
-from shared.tables import Column
-from shared.terminal import echo, json_text, width
 
 SHOWN = 20
 

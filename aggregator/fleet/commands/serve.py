@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import click
 
 from aggregator.config import AggregatorSettings, config_option, load
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 from shared.instants import SECOND
 from shared.memory import collect_rarely
 from shared.settings import SettingsError
 from shared.system_errors import reason_of
-from shared.terminal import echo
 
 if TYPE_CHECKING:
     import uvicorn

@@ -14,10 +14,10 @@ from aggregator.fleet.commands.sender import url_option
 from aggregator.live.alerts.incidents import Cause, Incident, IncidentPage
 from aggregator.live.api import FleetView, SitePage, SiteView
 from aggregator.terminal import format_table
-from shared.command_group import DURATION, examples, json_option
+from shared.command_line.command_group import DURATION, examples, json_option
+from shared.command_line.tables import Column, cut, visible
+from shared.command_line.terminal import echo, json_text, width
 from shared.instants import SECOND, format_instant
-from shared.tables import Column, cut, visible
-from shared.terminal import echo, json_text, width
 
 MARKS = {"stale": "!", "unknown": "?", "maintenance": "~", "up": "+", "retired": "-"}
 """A shape beside each word: colour alone tells not everybody."""

@@ -11,10 +11,10 @@ from aggregator.fleet.agreement import Agreement, CannotCompare, Seen, compare
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import clear_errors, progress, terminable
-from shared.command_group import examples, json_option
+from shared.command_line.command_group import examples, json_option
+from shared.command_line.terminal import echo, json_text
 from shared.instants import format_instant
 from shared.nats.connection import ApiError, ConnectFailed, RequestFailed
-from shared.terminal import echo, json_text
 
 
 @click.command(epilog=examples("muster-aggregator verify", "muster-aggregator verify --json"))

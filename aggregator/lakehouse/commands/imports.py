@@ -14,11 +14,11 @@ from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mappi
 from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
 from aggregator.terminal import clear_errors, format_table, progress
-from shared.command_group import CommandGroup, examples, json_option
+from shared.command_line.command_group import CommandGroup, examples, json_option
+from shared.command_line.tables import Column
+from shared.command_line.terminal import echo, json_text, width
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
-from shared.tables import Column
-from shared.terminal import echo, json_text, width
 
 if TYPE_CHECKING:
     from aggregator.lakehouse.imports.listing import Imported

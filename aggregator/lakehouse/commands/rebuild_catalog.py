@@ -8,8 +8,8 @@ from aggregator import config
 from aggregator.lakehouse.warehouse.catalog_file import rebuild
 from aggregator.lakehouse.warehouse.catalog_settings import SecretUnreadable
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
-from shared.command_group import examples
-from shared.terminal import echo
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 
 
 @click.command("rebuild-catalog", epilog=examples("muster-aggregator rebuild-catalog"))

@@ -13,10 +13,10 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.prompt import interruptible
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import clear_errors, whole_file
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 from shared.instants import InvalidInstant
 from shared.sizes import format_size
-from shared.terminal import echo
 
 
 @click.command(

@@ -8,9 +8,9 @@ import msgspec
 from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.terminal import progress
-from shared.command_group import DURATION, examples
+from shared.command_line.command_group import DURATION, examples
+from shared.command_line.terminal import echo
 from shared.instants import SECOND, format_duration, format_instant
-from shared.terminal import echo
 
 if TYPE_CHECKING:
     from aggregator.lakehouse.rollup import RollupResult

@@ -15,9 +15,9 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.tables.definition import NAMESPACE
 from aggregator.lakehouse.warehouse.catalog_settings import catalog_file, warehouse_url
 from aggregator.lakehouse.warehouse.local_paths import local_path
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 from shared.system_errors import reason_of
-from shared.terminal import echo
 
 _ALIVE_SECONDS = 1.0
 _SHORTEST_TOKEN = 32

@@ -16,8 +16,8 @@ from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.commands.read_only import check_read_only, trust_option
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.terminal import clear_errors
-from shared.command_group import examples
-from shared.terminal import echo
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 
 
 @click.command(

@@ -16,9 +16,9 @@ from aggregator.lakehouse.query.prompt import ask_at_prompt, interruptible, run_
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import page, whole_file
-from shared.command_group import examples
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 from shared.sizes import format_size
-from shared.terminal import echo
 
 _TABLE_ROWS = 1000
 

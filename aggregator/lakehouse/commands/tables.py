@@ -10,11 +10,11 @@ from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import clear_errors, format_table
-from shared.command_group import examples, json_option
+from shared.command_line.command_group import examples, json_option
+from shared.command_line.tables import Column
+from shared.command_line.terminal import echo, json_text, width
 from shared.instants import SECOND, format_instant
 from shared.sizes import format_size
-from shared.tables import Column
-from shared.terminal import echo, json_text, width
 
 
 def _written(state: TableState) -> str:

@@ -5,7 +5,7 @@ So are the marks that would turn a text around, or hide in it: names come from a
 
 from html import escape
 
-from shared.tables import visible
+from shared.command_line.tables import visible
 
 
 class Html(str):

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
+from shared.command_line.tables import align, cut, stack, visible
+from shared.command_line.terminal import escaped_json
 from shared.instants import SECOND, format_instant
-from shared.tables import align, cut, stack, visible
-from shared.terminal import escaped_json
 
 MAX_CELL_LENGTH: Final = 60
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

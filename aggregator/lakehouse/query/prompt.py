@@ -11,7 +11,7 @@ from typing import TypeVar
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.query.watch import Watch
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from shared.terminal import echo
+from shared.command_line.terminal import echo
 
 _PROMPT = "muster> "
 _CONTINUED = "   ...> "

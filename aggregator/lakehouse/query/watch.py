@@ -14,7 +14,7 @@ from typing import Self
 
 from aggregator.lakehouse.query.engine import Tables
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from shared.terminal import echo
+from shared.command_line.terminal import echo
 from shared.whole_files import discard
 
 STALLED_SECONDS = 60.0

@@ -26,7 +26,7 @@ from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.java import JavaUnavailable
 from aggregator.lakehouse.spark.process import GONE
 from aggregator.lakehouse.warehouse.interruption import Check
-from shared.terminal import echo
+from shared.command_line.terminal import echo
 
 CUT_SHORT = (JarsUnavailable, JavaUnavailable, PySparkException, *GONE)
 """What a request to end may look like: Spark's work was given up, or what gets its jars or looks for its Java ended."""

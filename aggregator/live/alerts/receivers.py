@@ -33,10 +33,10 @@ from aggregator.alert_settings import (
 from aggregator.live.alerts.incident_book import IncidentBook, News
 from aggregator.live.alerts.incidents import Cause, Incident
 from shared.blake2 import blake2b
+from shared.command_line.tables import visible
 from shared.instants import DAY, SECOND, format_instant
 from shared.redirects import NoRedirects
 from shared.system_errors import reason_of
-from shared.tables import visible
 
 _LOG: Final = logging.getLogger(__name__)
 _FIRING_FOR: Final = DAY

@@ -18,12 +18,12 @@ from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import gather
 from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.tables import report
-from shared.command_group import Parsed, examples, json_option
+from shared.command_line.command_group import Parsed, examples, json_option
+from shared.command_line.terminal import echo, json_text
 from shared.instants import DAY, parse_duration
 from shared.nats.expiry import expiry, own_ends
 from shared.nats.jetstream_api import ApiError, RequestFailed
 from shared.settings import SettingsError, load_settings
-from shared.terminal import echo, json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 

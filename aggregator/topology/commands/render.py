@@ -8,8 +8,8 @@ from aggregator.topology.commands.streams import config_option, load
 from aggregator.topology.render.files import KEYS, RenderDirectory, SecretsMissing
 from aggregator.topology.render.server_config import AUTHORITY, CONFIG
 from aggregator.topology.render.servers import NotRenderable, servers
-from shared.command_group import examples
-from shared.terminal import echo
+from shared.command_line.command_group import examples
+from shared.command_line.terminal import echo
 
 
 @click.command(

@@ -33,10 +33,10 @@ from aggregator.topology.plan.text import (
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.tables import report as make_report
 from aggregator.topology.report.text import format_report
-from shared.command_group import CommandGroup, examples, json_option
+from shared.command_line.command_group import CommandGroup, examples, json_option
+from shared.command_line.terminal import echo, json_text, width
 from shared.settings import SettingsError, load_settings
 from shared.subjects import ROOT
-from shared.terminal import echo, json_text, width
 
 DEFAULT_PATH = Path("topology.toml")
 

@@ -14,9 +14,9 @@ from nats.aio.client import Client
 from aggregator.archive.judgement import judged_watermark
 from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
+from shared.command_line.tables import shown_name
 from shared.identifiers import BlockId
 from shared.subjects import ROOT, parse_subject
-from shared.tables import shown_name
 from shared.wire import Watermark
 
 EVERY_WATERMARK = f"{ROOT}.*.*.*.watermark"

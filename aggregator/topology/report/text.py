@@ -5,9 +5,9 @@ from collections import Counter
 from aggregator.terminal import format_table
 from aggregator.topology.desired.model import lines_by_place
 from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
+from shared.command_line.tables import UNWRAPPED, Column
 from shared.instants import format_duration
 from shared.sizes import format_size
-from shared.tables import UNWRAPPED, Column
 
 _STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
     Column("stream", lambda row: row.name),

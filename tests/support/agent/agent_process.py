@@ -21,9 +21,9 @@ from edge_agent.config.agent import load
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared import wire
+from shared.command_line.terminal import json_text
 from shared.embedded.server import dies_with
 from shared.settings import SettingsError
-from shared.terminal import json_text
 from shared.wire import Advisory, Watermark
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.delivery.fleet_region import Region, running_region

@@ -13,8 +13,8 @@ import msgspec
 from edge_agent.config.agent import load
 from edge_agent.observability.status_report import StatusReport, read_status
 from edge_agent.store.read_only import StoreUnreadable
+from shared.command_line.terminal import json_text
 from shared.settings import SettingsError
-from shared.terminal import json_text
 
 PROGRAM = str(Path(sys.executable).parent / "muster-agent")
 END_DEADLINE = 180.0

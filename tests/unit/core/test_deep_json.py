@@ -9,7 +9,7 @@ import pytest
 from edge_agent.core.intake import Intake, SenderByPath
 from edge_agent.core.observation import Observation, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import TOLERATED_LIMIT, DigestRule, content_digest
-from shared.deep_json import NESTED_LIMIT, decode_deep, encode_deep
+from shared.decoding import NESTED_LIMIT, decode_deep, encode_deep
 from shared.tolerant_json import Deviation
 
 T = TypeVar("T")

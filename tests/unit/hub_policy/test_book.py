@@ -15,6 +15,7 @@ from aggregator.policy.book import (
 )
 from aggregator.policy.commands import policy, scope_of
 from aggregator.policy.pages import show
+from shared.command_line.tables import UNWRAPPED
 from shared.identifiers import BlockId
 from shared.instants import EARLIEST, HOUR, LATEST, MINUTE
 from shared.policy import (
@@ -30,7 +31,6 @@ from shared.policy import (
     parse_policy_subject,
     read_scoped_revision,
 )
-from shared.tables import UNWRAPPED
 from shared.thresholds import Thresholds
 from tests.support.topology.topologies import topology
 

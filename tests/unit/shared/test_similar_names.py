@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from shared.similar_names import distance, similar_names
+from shared.command_line.similar_names import distance, similar_names
 
 NAMES = [f"dub1-r{rack}-n{number}.example.net" for rack in range(1, 4) for number in range(1, 21)] + [
     "100%.example.net"

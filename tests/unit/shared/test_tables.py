@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from aggregator.terminal import format_table as format_with_rich
-from shared.tables import UNWRAPPED, WIDEST, Column, format_table, stack, visible
-from shared.terminal import json_text
+from shared.command_line.tables import UNWRAPPED, WIDEST, Column, format_table, stack, visible
+from shared.command_line.terminal import json_text
 
 HOSTILE = {
     "\x1b[2Jweb1": r"\x1b[2Jweb1",

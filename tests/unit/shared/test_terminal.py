@@ -6,12 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from shared.tables import UNWRAPPED
+from shared.command_line.tables import UNWRAPPED
 from tests.support.pseudo_terminal import PLAIN, shown_at_terminal
 
-WIDTH = "from shared.terminal import width; print(width())"
-HOSTILE = "from shared.terminal import echo; echo('web\\x1b[2J1', lead='FAIL ', colour='red')"
-COLOURED = f"import click; from shared.terminal import *; click.command(lambda: exec({HOSTILE!r}))(color=colours())"
+WIDTH = "from shared.command_line.terminal import width; print(width())"
+HOSTILE = "from shared.command_line.terminal import echo; echo('web\\x1b[2J1', lead='FAIL ', colour='red')"
+COLOURED = (
+    "import click; from shared.command_line.terminal import *; "
+    f"click.command(lambda: exec({HOSTILE!r}))(color=colours())"
+)
 STEPS = (
     "from aggregator.terminal import progress\nwith progress() as tell: tell('starting \\x1b[2JSpark'); tell('reading')"
 )
@@ -55,7 +58,7 @@ def test_progress_is_a_line_for_each_step_in_a_pipe_and_at_a_terminal_tells_the_
 
 
 def test_sentences_are_broken_between_words_where_a_terminal_ends_and_nowhere_in_a_pipe() -> None:
-    program = "from shared.terminal import echo; echo('  ' + 'word ' * 30 + 'x' * 100, prose=True)"
+    program = "from shared.command_line.terminal import echo; echo('  ' + 'word ' * 30 + 'x' * 100, prose=True)"
     lines = at_terminal(program).splitlines()
     assert [len(line) for line in lines] == [91, 63, 104]
     assert lines[-1] == "    " + "x" * 100

@@ -10,8 +10,8 @@ from aggregator.archive.contests import BlockKey, Contest
 from aggregator.lakehouse.derive.coverage import contests
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.schemas import CONTINUATIONS, WATERMARKS
+from shared.command_line.tables import shown_name
 from shared.instants import format_instant
-from shared.tables import shown_name
 
 MOST_LINES = 20
 

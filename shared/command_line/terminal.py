@@ -13,7 +13,7 @@ from typing import Any
 import click
 import msgspec
 
-from shared.tables import UNWRAPPED, visible, wrap_text
+from shared.command_line.tables import UNWRAPPED, visible, wrap_text
 
 _OBEYED = re.compile(r"[^\x00-\x7f]")
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from shared.command_line.terminal import echo
 from shared.instants import parse_duration, parse_instant
-from shared.terminal import echo
 
 ANY_LENGTH = 1_000
-BUILT_FROM = Path(__file__).with_name("built_from")
+BUILT_FROM = Path(__file__).parents[1] / "built_from"
 """What packaging/wheel_hook.py writes: the commit."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
