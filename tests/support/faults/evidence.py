@@ -20,11 +20,11 @@ from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.pair.log import EntryKind, decode_entry
 from edge_agent.source.replies import delivery_of
 from edge_agent.store.decision_log import LOGGED_FORWARDS
-from shared import wire
+from shared import policy, wire
 from shared.embedded.server import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.nats.connection import ConnectionSettings, connect
-from shared.nats.jetstream_api import api_prefix, request_json
+from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, api_prefix, request_json
 from shared.nats.stream_messages import every_message
 from tests.support.core.straight_replay import replay
 from tests.support.faults.fleet import SENDER_HEADER
@@ -52,7 +52,8 @@ class Evidence(msgspec.Struct, kw_only=True):
     go, ``let_go`` how many each agent's store names, and how many it counted; ``takeovers``, how often the other member
     of a pair led on. ``set_apart``: copies, by their origin, that the agent keeps because the region cannot take them.
     ``downs``: when the site's server provably stored nothing; ``shown_twice``: what its clock, set back, showed again.
-    ``copied_through`` is the last message that the block of copies has read.
+    ``copied_through`` is the last message that the block of copies has read. ``retired_by_order``: the senders that the
+    operator ordered to be retired.
     """
 
     block_id: BlockId
@@ -75,6 +76,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     shown_twice: list[tuple[int, int]] = []
     copies_id: BlockId | None = None
     copied_through: int = 0
+    retired_by_order: set[str] = set()
 
     @property
     def policy(self) -> Policy:
@@ -163,7 +165,20 @@ async def gather(stage: FaultStage, acknowledged: set[str], held_in: str = FLEET
         shown_twice=stage.shown_twice,
         copies_id=settings.block_id(others[0]) if others else None,
         copied_through=store.copies.position.sequence if store.copies else 0,
+        retired_by_order={sender_id async for sender_id in retirements(stage.region)},
     )
+
+
+async def retirements(server: EmbeddedNats) -> AsyncIterator[str]:
+    """Yield the senders that orders retire; none where there is no stream of orders."""
+    try:
+        async for message in stored(server, policy.STREAM):
+            order = policy.decode_revision(message.data).order
+            if isinstance(order, policy.RetireSender):
+                yield order.sender_id
+    except ApiError as error:
+        if error.err_code != NO_SUCH_STREAM:
+            raise
 
 
 def read_store(path: Path, block: str) -> _StoreContents:

@@ -26,6 +26,7 @@ from shared.identifiers import AdvisoryKind
 from shared.wire import Advisory, Watermark
 from tests.support.faults.evidence import Evidence, FleetRecord
 from tests.support.faults.stage import COPIED_SUBJECTS, Down
+from tests.support.faults.truth import contradictions
 
 
 class Verdict(msgspec.Struct):
@@ -67,6 +68,7 @@ def judge(evidence: Evidence) -> Verdict:
     verdict.wrong += _wrong_accusations(evidence, held)
     verdict.wrong += _wrong_blindness(evidence)
     verdict.wrong += _wrong_coverage(evidence, held)
+    verdict.wrong += contradictions(evidence)
     kinds = Counter(str(_advisory(payload).kind) for payload in held.advisories.values())
     verdict.counts = {
         "registrations read": len(evidence.messages) - len(evidence.probes),

@@ -247,8 +247,9 @@ def test_an_advisory_that_is_lost_is_found_and_so_is_the_watermark_that_vouches_
     take_out(".advisory.stale")(known)
     verdict = judge(known)
     assert verdict.lost == ["advisory 3, b stale at 5500000"]
-    assert len(verdict.wrong) == 1
-    assert "came before the advisories [3]" in verdict.wrong[0]
+    unconfirmed, missing = verdict.wrong
+    assert "came before the advisories [3]" in unconfirmed
+    assert missing == "b: stale is due at 5500000; found: no advisory"
 
 
 def test_a_registration_that_was_never_read_is_lost_and_uncounted() -> None:
