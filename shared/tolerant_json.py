@@ -1,23 +1,24 @@
-"""Read JSON that a strict decoder refuses, as far as it says something: whoever can be identified is heard.
+"""Reader of JSON that a strict decoder refuses: a sender that can be identified is heard.
 
-The rules follow what a scanner for a path finds that never validates (``gjson``, by which the peer identifies nodes):
+The rules follow gjson, a scanner for a path that never validates, by which the peer identifies nodes:
 
-1. The first object is read, else the first array; what stands before and behind it is left out.
-2. A text ends at its next quote that is not escaped. An escape that means nothing, such as half of a surrogate pair,
+1. The first object is read, else the first array; text before and behind it is left out.
+2. A text ends at its next quote that is not escaped. An escape without a meaning, such as half of a surrogate pair,
    stays as it is written: a replacement would make two names one. Control characters are taken as they are.
-3. Bytes that are not UTF-8 are Latin-1, one by one: each stands for one letter, so names that differ stay different,
-   and can be written in UTF-8. UTF-16 and UTF-32 are known by the zeros beside what opens an object (RFC 4627).
-4. Separators may be missing, doubled or others. Keys and values may lack their quotes, or have single ones: what is
+3. Bytes that are not UTF-8 are read as Latin-1, one by one: each becomes one letter, so names that differ stay
+   different, and can be written in UTF-8. UTF-16 and UTF-32 are recognized by the zeros next to the bracket that opens
+   an object or an array (RFC 4627).
+4. Separators may be missing, doubled or others. Keys and values may lack quotes, or have single ones: a word that is
    neither a number nor a literal is a text as it is written (``007``, ``+1``, ``web1``). NaN and Infinity are floats.
-5. A closing bracket closes the innermost level, of whatever kind; at the outermost only its own kind does. What the end
-   of the body cuts has no value: a name that was cut would be another.
+5. A closing bracket closes the innermost level, of whatever kind; at the outermost only its own kind does. A value that
+   the end of the body cuts is no value: a name that was cut would be another.
 6. Levels below NESTED_LIMIT are left out. A repeated key has its last value, as for the strict decoder.
-7. Of what the standard library's decoder refuses too, only the first characters are read, at most as many as the caller
-   allows: there are megabytes that take a second each. What follows is as if the body had been cut.
-8. There, a text that the scanner itself finds at the path that it is asked for stands in place of what the rules above
-   make of it: where nothing fits, whoever both of them hear has one name.
+7. Of a body that the standard library's decoder refuses too, only the first characters are read, at most as many as the
+   caller allows: there are megabytes that take a second each. The rest counts as cut.
+8. There, the text that the scanner finds at the requested path replaces the result of the rules above: where nothing
+   fits, a sender has the same name here and for the peer.
 
-What JSON allows has the value that msgspec gives it. Nothing recurses, and the time taken is linear in the size.
+Valid JSON has the value that msgspec gives it. Nothing recurses, and the time taken is linear in the size.
 """
 
 import contextlib
@@ -35,7 +36,7 @@ MENDED_LIMIT = 100_000
 
 
 class Deviation(StrEnum):
-    """In what a body is not JSON."""
+    """A way in which a body is not JSON."""
 
     ENCODING = "encoding"
     SURPLUS = "surplus"
@@ -48,7 +49,7 @@ class Deviation(StrEnum):
 
 
 class TolerantResult(msgspec.Struct, frozen=True):
-    """What could be read, and the first deviation that was met (``encoding`` before all others); None: it is JSON."""
+    """The value, and the first deviation from JSON (``encoding`` before all others); None if there is none."""
 
     value: Any
     deviation: Deviation | None
@@ -56,18 +57,18 @@ class TolerantResult(msgspec.Struct, frozen=True):
 
 _BLANKS = " \t\n\r"
 _OPENING = re.compile(r"[\[{]")
-# Between two tokens: also what is no separator of JSON, such as the => of a hash.
+# Between two tokens: also separators that are none in JSON, such as the => of a hash.
 _GAP = r"([\s,:;=>|]*+)"
 _DOUBLE = r'"((?:[^"\\]|\\.)*+)(?:(")(?=\s*+(:)?)|\Z|\\\Z)'
 _SINGLE = r"'((?:[^'\\]|\\.)*+)'(?=\s*+[:,=\]}])"
 # A word that is a key, or else nothing.
 _KEY_WORD = r"([^\s,:;=>|\"\[\]{}]++)(?=\s*+[:=])|[^\s,:;=>|\"\[\]{}]++"
-# Up to a comma, whatever stands in it, as a number ends for the peer; letters also where a quote follows.
+# Up to a comma, as a number ends for the peer; letters also where a quote follows.
 _VALUE_WORD = r"([a-z]++(?=\")|[^\s,\[\]{}\"][^\s,\[\]{}]*+)"
 _AT_KEY = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_KEY_WORD})", re.DOTALL)
 _AT_VALUE = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_VALUE_WORD})", re.DOTALL)
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-# What the scanner of rule 8 takes for a key, or for the end of an object; and then for a text, a container, or another.
+# For the scanner of rule 8: a key or the end of an object; then a text, a container, or another value.
 _SCANNED_KEY = re.compile(r'[^"}]*+(?:"((?:[^"\\]|\\.)*+)"|})', re.DOTALL)
 _SCANNED_VALUE = re.compile(
     r"[^\"{\[tfn+\-0-9iIN]*+(?:\"((?:[^\"\\]|\\.)*+)\"|([\[{])|(?:[tf]|n(?=u|\Z))[a-z]*+|[n+\-0-9iIN][^\0- ,\]}]*+)",
@@ -80,12 +81,12 @@ _ESCAPE = re.compile(
     r"|u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)",
     re.DOTALL,
 )
-# Whether each escape must be looked at: also where a backslash that is escaped itself makes it seem so.
+# Whether each escape must be examined: also where a backslash that is escaped itself makes it seem so.
 _AMBIGUOUS_ESCAPE = re.compile(r'\\(?:u[dD][89a-fA-F]|u(?![0-9a-fA-F]{4})|[^"\\/bfnrtu])')
-_MEANT = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_CHARACTERS = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _CONTROL = re.compile(r"[\0-\x1f]")
 _LITERALS = {"true": True, "false": False, "null": None}
-_NEARLY: dict[str, Any] = {
+_WORDS: dict[str, Any] = {
     **dict.fromkeys(("True", "TRUE"), True),
     **dict.fromkeys(("False", "FALSE"), False),
     **dict.fromkeys(("None", "nil", "Null", "NULL", "undefined")),
@@ -93,31 +94,28 @@ _NEARLY: dict[str, Any] = {
     **dict.fromkeys(("Infinity", "+Infinity", "inf", "+inf", "Inf", "+Inf"), float("inf")),
     **dict.fromkeys(("-Infinity", "-inf", "-Inf"), float("-inf")),
 }
-_WIDE = {
-    encoding: (re.compile(beginning, re.DOTALL), width)
-    for encoding, beginning, width in (
-        ("utf-32-le", rb"(?:\xff\xfe\0\0)?[\[{]\0\0\0", 4),
-        ("utf-32-be", rb"(?:\0\0\xfe\xff)?\0\0\0[\[{]", 4),
-        ("utf-16-le", rb"(?:\xff\xfe)?[\[{]\0.\0", 2),
-        ("utf-16-be", rb"(?:\xfe\xff)?\0[\[{]\0.", 2),
-    )
-}
-"""How objects and arrays begin in what is wider than UTF-8, and how many bytes a unit has."""
+_WIDE = (
+    ("utf-32-le", 4, re.compile(rb"(?:\xff\xfe\0\0)?[\[{]\0\0\0")),
+    ("utf-32-be", 4, re.compile(rb"(?:\0\0\xfe\xff)?\0\0\0[\[{]")),
+    ("utf-16-le", 2, re.compile(rb"(?:\xff\xfe)?[\[{]\0.\0", re.DOTALL)),
+    ("utf-16-be", 2, re.compile(rb"(?:\xfe\xff)?\0[\[{]\0.", re.DOTALL)),
+)
+"""Encodings wider than UTF-8, the bytes of a unit, and the beginning of an object or array in each."""
 
 _Container = dict[str, Any] | list[Any]
 
 
 def decode(body: bytes | str, limit: int | None = None, path: tuple[str, ...] = ()) -> TolerantResult:
-    r"""Read what can be read; raise msgspec.DecodeError where there is neither an object nor an array.
+    r"""Return the value of a body; raise msgspec.DecodeError where there is neither an object nor an array.
 
-    ``limit`` is that of rule 7, in characters; None: there is none. ``path``: keys, as rule 8 has it.
+    ``limit`` is that of rule 7, in characters, None for no limit; ``path`` is that of rule 8, as keys.
 
     >>> decode(b'\xef\xbb\xbf{"load": NaN, "sender": "n1",} trailing').value
     {'load': nan, 'sender': 'n1'}
     """
-    reader = _Reader(limit, path)
-    value = reader.document(reader.decode(body) if isinstance(body, bytes) else body)
-    return TolerantResult(value, reader.deviation)
+    text, deviation = text_and_deviation(body) if isinstance(body, bytes) else (body, None)
+    reader = _TolerantReader(limit, path, deviation)
+    return TolerantResult(reader.document(text), reader.deviation)
 
 
 def text_and_deviation(body: bytes) -> tuple[str, Deviation | None]:
@@ -126,28 +124,20 @@ def text_and_deviation(body: bytes) -> tuple[str, Deviation | None]:
     >>> text_and_deviation(b'{"sender":"caf\xe9"}')
     ('{"sender":"café"}', <Deviation.ENCODING: 'encoding'>)
     """
-    reader = _Reader(None)
-    return reader.decode(body), reader.deviation
-
-
-def _end_of_container(body: str, at: int) -> int:
-    """Give where a container ends that is open at ``at``: brackets of any kind are as good as its own."""
-    depth = 1
-    for found in _SCANNED_BRACKET.finditer(body, at):
-        if found[0][0] != '"':
-            depth += 1 if found[1] else -1
-            if not depth:
-                return found.end()
-    return len(body)
-
-
-def _keep(escape: "re.Match[str]") -> str:
-    """Write an escape so that it stands for itself where it stands for nothing else."""
-    return escape[0] if any(escape.groups()) else "\\" + escape[0]
+    is_wide = False
+    for encoding, width, beginning in _WIDE:
+        if beginning.match(body):
+            is_wide = True
+            with contextlib.suppress(UnicodeDecodeError):
+                return body[: len(body) // width * width].decode(encoding, "surrogatepass"), Deviation.ENCODING
+    try:
+        return body.decode(), Deviation.ENCODING if is_wide else None
+    except UnicodeDecodeError:
+        return text_of(body), Deviation.ENCODING
 
 
 def text_of(written: bytes) -> str:
-    r"""Give the text that bytes are: of UTF-8, and where they are not, of Latin-1.
+    r"""Return the text of bytes: UTF-8, and byte by byte Latin-1 where they are not UTF-8.
 
     >>> text_of(b"caf\xc3\xa9"), text_of(b"caf\xe9")
     ('café', 'café')
@@ -159,13 +149,13 @@ def text_of(written: bytes) -> str:
     return text
 
 
-class _Reader:
+class _TolerantReader:
     """Reads one body: the containers that are open, and the key that waits for its value in the innermost."""
 
-    def __init__(self, limit: int | None, path: tuple[str, ...] = ()) -> None:
+    def __init__(self, limit: int | None, path: tuple[str, ...], deviation: Deviation | None) -> None:
         self._limit = limit
         self._path = path
-        self.deviation: Deviation | None = None
+        self.deviation = deviation
         self._levels: list[_Container] = []
         self._key: str | None = None
         self._too_deep: dict[str, Any] = {}
@@ -173,71 +163,66 @@ class _Reader:
     def note(self, deviation: Deviation) -> None:
         self.deviation = self.deviation or deviation
 
-    def decode(self, body: bytes) -> str:
-        """Give the text that bytes are."""
-        for encoding, (beginning, width) in _WIDE.items():
-            if beginning.match(body):
-                self.note(Deviation.ENCODING)
-                with contextlib.suppress(UnicodeDecodeError):
-                    return body[: len(body) // width * width].decode(encoding, "surrogatepass")
-        try:
-            return body.decode()
-        except UnicodeDecodeError:
-            self.note(Deviation.ENCODING)
-            return text_of(body)
-
     def document(self, body: str) -> _Container:
-        """Give the first object, else the first array."""
+        """Return the first object, else the first array."""
         opening = _OPENING.search(body)
         if opening is None:
             raise msgspec.DecodeError("neither an object nor an array")
         if body[: opening.start()].strip(_BLANKS):
             self.note(Deviation.SURPLUS)
-        return self._quickly(body[opening.start() :]) or self._thoroughly(body, opening)
+        body = body[opening.start() :]
+        return self._read_with_library(body) or self._read_broken(body)
 
-    def _quickly(self, body: str) -> dict[str, Any] | None:
-        """Let the standard library, which is twenty times as fast, read an object whose structure is whole."""
+    def _read_with_library(self, body: str) -> dict[str, Any] | None:
+        """Return an object of whole structure, read by the standard library, which is 20 times as fast; else None."""
         if _AMBIGUOUS_ESCAPE.search(body):
-            mended, count = _ESCAPE.subn(_keep, body, MENDED_LIMIT)
+            mended, count = _ESCAPE.subn(
+                lambda escape: escape[0] if any(escape.groups()) else "\\" + escape[0], body, MENDED_LIMIT
+            )
             if count == MENDED_LIMIT:
                 return None
             if mended != body:
                 self.note(Deviation.ESCAPE)
             body = mended
-        with contextlib.suppress(msgspec.DecodeError):
-            for is_strict in (True, False):
-                decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
+        for is_strict in (True, False):
+            decoder = json.JSONDecoder(strict=is_strict, parse_constant=self._constant)
+            try:
+                value, end = decode_deep(decoder.raw_decode, body)
+            except msgspec.DecodeError:
+                return None
+            except (ValueError, RecursionError):
                 # ValueError: also a number of more digits than Python reads.
-                with contextlib.suppress(ValueError, RecursionError):
-                    value, end = decode_deep(decoder.raw_decode, body)
-                    if not isinstance(value, dict):
-                        return None
-                    if not is_strict:
-                        self.note(Deviation.CONTROL_CHARACTER)
-                    if body[end:].strip(_BLANKS):
-                        self.note(Deviation.SURPLUS)
-                    return value
+                continue
+            if not isinstance(value, dict):
+                return None
+            if not is_strict:
+                self.note(Deviation.CONTROL_CHARACTER)
+            if body[end:].strip(_BLANKS):
+                self.note(Deviation.SURPLUS)
+            return value
         return None
 
     def _constant(self, word: str) -> Any:
         self.note(Deviation.VALUE)
-        return _NEARLY[word]
+        return _WORDS[word]
 
-    def _thoroughly(self, body: str, opening: "re.Match[str]") -> _Container:
-        whole = body[opening.start() :]
+    def _read_broken(self, whole: str) -> _Container:
         body = whole[: self._limit]
         is_cut = len(body) < len(whole)
-        found, at = self._first_found(body)
+        found: _Container = []
+        at, opening = 0, _OPENING.match(body)
+        while opening:
+            value: _Container = {} if opening[0] == "{" else []
+            is_first = not at
+            at = self._fill(value, body, opening.end())
+            if is_first or isinstance(value, dict):
+                found = value
+            opening = None if isinstance(found, dict) else _OPENING.search(body, at)
         if is_cut and not isinstance(found, dict):
             self.note(Deviation.TRUNCATED)
         if is_cut or body[at:].strip(_BLANKS):
             self.note(Deviation.SURPLUS)
-        return self._with_scanned(found, body) if self._path and isinstance(found, dict) else found
-
-    def _with_scanned(self, found: dict[str, Any], body: str) -> dict[str, Any]:
-        """Put what the scanner finds at the path in its place."""
-        text = self._scan(body)
-        if text is None:
+        if not self._path or not isinstance(found, dict) or (text := self._scan(body)) is None:
             return found
         self.note(Deviation.STRUCTURE)
         inside = found
@@ -249,9 +234,9 @@ class _Reader:
         return found
 
     def _scan(self, body: str) -> str | None:
-        """Find the text at the path as a scanner does that skips whatever is no key and begins no value.
+        """Return the text at the path that a scanner finds which skips all that is no key and begins no value.
 
-        None where there is none, or it is followed by what makes it a key.
+        None where there is none, or a colon behind it makes it a key.
         """
         depth, at = 0, body.find("{") + 1
         while key := _SCANNED_KEY.match(body, at):
@@ -272,93 +257,80 @@ class _Reader:
             if opening == "{" and is_on_path:
                 depth += 1
             elif opening:
-                at = _end_of_container(body, at)
+                # A bracket of any kind closes a container.
+                level = 1
+                for found in _SCANNED_BRACKET.finditer(body, at):
+                    level += 0 if found[0][0] == '"' else 1 if found[1] else -1
+                    at = found.end()
+                    if not level:
+                        break
+                else:
+                    return None
         return None
 
-    def _first_found(self, body: str) -> tuple[_Container, int]:
-        found: _Container | None = None
-        at, opening = 0, _OPENING.search(body)
-        while opening:
-            value: _Container = {} if opening[0] == "{" else []
-            at = self._fill(value, body, opening.end())
-            if found is None or isinstance(value, dict):
-                found = value
-            opening = None if isinstance(found, dict) else _OPENING.search(body, at)
-        assert found is not None, "there was something to open"
-        return found, at
-
     def _fill(self, outermost: _Container, body: str, at: int) -> int:
-        """Read up to the end of a container; give where that is."""
+        """Read up to the end of a container; return its end."""
         self._levels = levels = [outermost]
         while levels and at < len(body):
             inside = levels[-1]
             if self._key is None and isinstance(inside, dict):
                 found = _AT_KEY.match(body, at)
-                at = self._take_at_key(inside, found) if found else len(body)
+                at = self._read_at_key(inside, found) if found else len(body)
             else:
                 found = _AT_VALUE.match(body, at)
-                at = self._take_at_value(inside, found) if found else len(body)
+                at = self._read_at_value(inside, found) if found else len(body)
         if levels:
             self.note(Deviation.TRUNCATED)
         return at
 
-    def _take_at_key(self, inside: dict[str, Any], found: "re.Match[str]") -> int:
-        """Take what stands where a key should; give where it ends."""
+    def _read_at_key(self, inside: dict[str, Any], found: "re.Match[str]") -> int:
+        """Read the token where a key is expected; return its end."""
         gap, text, _, _, bracket, single, word = found.groups()
-        if bracket is not None:
-            if bracket in "]}":
-                self._close(inside, bracket, gap)
-            else:
-                # It belongs to no key: what it holds belongs to the object.
+        if bracket is None:
+            self._check(gap, "," if inside else "")
+            if text is None:
                 self.note(Deviation.STRUCTURE)
-                self._levels.append(inside)
-            return found.end()
-        self._check(gap, "," if inside else "")
-        if text is not None:
-            self._key = self._text(text)
+            written = single if text is None else text
+            self._key = word if written is None else self._text(written)
+        elif bracket in "]}":
+            self._close(inside, bracket, gap)
         else:
+            # It belongs to no key: what it holds belongs to the object.
             self.note(Deviation.STRUCTURE)
-            self._key = self._text(single) if single is not None else word
+            self._levels.append(inside)
         return found.end()
 
-    def _take_at_value(self, inside: _Container, found: "re.Match[str]") -> int:
-        """Take what stands where a value should; give where it ends."""
+    def _read_at_value(self, inside: _Container, found: "re.Match[str]") -> int:
+        """Read the token where a value is expected; return its end."""
         gap, text, closing_quote, colon, bracket, single, word = found.groups()
-        if self._key is None:
-            expected = "," if inside else ""
-        elif ":" in gap and "," in gap:
+        if self._key is not None and ":" in gap and "," in gap:
             self.note(Deviation.STRUCTURE)
             self._put(inside, None)
             return found.end(1)
-        elif colon and ":" not in gap:
-            # What was taken for a key is the end of a text with quotes in it.
+        if self._key is not None and ":" not in gap and colon:
+            # The end of a text with quotes in it was taken for a key.
             self.note(Deviation.STRUCTURE)
             self._key = None
             return found.end(1)
-        else:
-            expected = ":"
         if bracket is not None and bracket in "]}":
             self._close(inside, bracket, gap)
             return found.end()
-        self._check(gap, expected)
+        self._check(gap, ":" if self._key is not None else "," if inside else "")
         if bracket is not None:
-            self._open(inside, bracket)
+            opened: _Container = {} if bracket == "{" else []
+            if len(self._levels) >= NESTED_LIMIT:
+                self.note(Deviation.TOO_DEEP)
+                opened = self._too_deep
+            self._put(inside, None if opened is self._too_deep else opened)
+            self._levels.append(opened)
         elif word is not None:
-            self._take_word(inside, word, found.string[found.end() : found.end() + 1])
+            self._put_bare(inside, word, found.string[found.end() : found.end() + 1])
         elif single is not None:
             self.note(Deviation.STRUCTURE)
             self._put(inside, self._text(single))
         elif closing_quote:
             self._put(inside, self._text(text))
         return found.end()
-
-    def _open(self, inside: _Container, bracket: str) -> None:
-        opened: _Container | None = {} if bracket == "{" else []
-        if len(self._levels) >= NESTED_LIMIT:
-            self.note(Deviation.TOO_DEEP)
-            opened = None
-        self._put(inside, opened)
-        self._levels.append(self._too_deep if opened is None else opened)
 
     def _close(self, inside: _Container, bracket: str, gap: str) -> None:
         self._check(gap, "")
@@ -377,37 +349,37 @@ class _Reader:
             inside[self._key] = value
             self._key = None
 
-    def _take_word(self, inside: _Container, word: str, following: str) -> None:
+    def _put_bare(self, inside: _Container, word: str, following: str) -> None:
         if not following:
-            # What comes next is missing, and may have belonged to it.
+            # The next character is missing, and may have belonged to the word.
             return
         if following in "[{":
             self.note(Deviation.STRUCTURE)
-        elif word in _LITERALS:
-            self._put(inside, _LITERALS[word])
-        else:
-            self._put(inside, self._number_or_text(word))
-
-    def _number_or_text(self, word: str) -> Any:
+            return
+        value: Any
         if _NUMBER.fullmatch(word):
             try:
-                return msgspec.json.decode(word)
+                value = msgspec.json.decode(word)
             except msgspec.MsgspecError:
-                # Larger than what msgspec reads.
+                # Larger than msgspec reads.
                 self.note(Deviation.VALUE)
-                return float(word)
-        self.note(Deviation.VALUE)
-        return _NEARLY.get(word, word)
+                value = float(word)
+        elif word in _LITERALS:
+            value = _LITERALS[word]
+        else:
+            self.note(Deviation.VALUE)
+            value = _WORDS.get(word, word)
+        self._put(inside, value)
 
     def _text(self, written: str) -> str:
         if not written.isprintable() and _CONTROL.search(written):
             self.note(Deviation.CONTROL_CHARACTER)
-        return _ESCAPE.sub(self._meant, written) if "\\" in written else written
+        return _ESCAPE.sub(self._character, written) if "\\" in written else written
 
-    def _meant(self, escape: "re.Match[str]") -> str:
+    def _character(self, escape: "re.Match[str]") -> str:
         letter, high, low, code = escape.groups()
         if letter:
-            return _MEANT[letter]
+            return _CHARACTERS[letter]
         if high:
             return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF))
         if code:
