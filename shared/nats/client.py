@@ -142,10 +142,6 @@ _LIVED = 10.0
 _CLOSE_DEADLINE = 2.0
 
 
-class _OwnDisconnect(Exception):
-    """The connection stood, and was ended to be recreated."""
-
-
 class EdgeClient(DirectClient):
     """A NATS client that reconnects for ever, and whose every wait ends.
 
@@ -368,14 +364,8 @@ class EdgeClient(DirectClient):
         """Abort, then reconnect: nats-py first waits until a dead link has taken the rest, a quarter of an hour."""
         self._reconnect_policy.stop()
         if not (self.is_closed or self.is_reconnecting):
-            if isinstance(e, _OwnDisconnect):
-                self._on_renewal(str(e))
-            else:
-                self._on_disconnect(e)
-            self.abort()
-            if self._max_pending_size <= 0:
-                # Who wants nothing held while disconnected wants no late delivery of the last few bytes either.
-                self._drop_pending()
+            self._on_disconnect(e)
+            self._abandon()
         await super()._process_op_err(e)
 
     def _begin_reconnect(self, reason: str) -> None:
@@ -386,18 +376,16 @@ class EdgeClient(DirectClient):
 
     async def _reconnect(self, reason: str) -> None:
         if self.is_established:
-            await self._process_op_err(_OwnDisconnect(reason))
+            self._reconnect_policy.stop()
+            self._on_renewal(reason)
+            self._abandon()
+            await self.force_reconnect()
 
-    def _build_message(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
-    ) -> Msg:
-        """Take a subject that is not UTF-8, its wrong bytes escaped: nats-py's reader dies of it, every time again."""
-        try:
-            message: Msg = super()._build_message(sid, subject, reply, data, headers)
-        except UnicodeDecodeError:
-            readable = subject.decode(errors="backslashreplace").encode()
-            message = super()._build_message(sid, readable, reply, data, headers)
-        return message
+    def _abandon(self) -> None:
+        """Abort the connection; with nothing held while disconnected, the last bytes are not delivered late either."""
+        self.abort()
+        if self._max_pending_size <= 0:
+            self._drop_pending()
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         """Take the limit of our user: who sends more is disconnected. nats-py knows the server's own alone."""

@@ -138,8 +138,9 @@ class DirectClient(Client):
         return headers
 
     async def queue_message(self, frame: "_Message", header: bytes, body: bytes) -> None:
-        """Give a message the way of nats-py."""
-        await self._process_msg(int(frame.sid), frame.subject, frame.reply, body, header)
+        """Queue a message as nats-py does; its reader would die of a subject that is not UTF-8."""
+        subject, reply = (_text(each).encode() for each in (frame.subject, frame.reply))
+        await self._process_msg(int(frame.sid), subject, reply, body, header)
 
 
 class _Message(NamedTuple):

@@ -88,7 +88,7 @@ def test_what_is_overridden_is_called_by_nats_py_with_the_same_parameters(ours: 
 
 
 PRIVATE_OVERRIDES = {
-    "_attempt_reconnect", "_build_message", "_close", "_connect_command", "_connect_to_server", "_flush_pending",
+    "_attempt_reconnect", "_close", "_connect_command", "_connect_to_server", "_flush_pending",
     "_ping_interval", "_process_connect_init", "_process_err", "_process_headers", "_process_info", "_process_op_err",
     "_process_pong", "_remove_sub",
 }  # fmt: skip
