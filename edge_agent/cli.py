@@ -181,7 +181,7 @@ def main() -> None:
 
 def _expected(error: BaseException) -> str | None:
     """Give the one line for an error that a person can do something about, None for a defect."""
-    from edge_agent.pair.peer_check import PairRefused
+    from edge_agent.pair.peer import PairRefused
     from edge_agent.store.files import StoreUnusable
     from edge_agent.store.read_only import StoreUnreadable
 

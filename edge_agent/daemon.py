@@ -1,12 +1,15 @@
 """Build the agent from its settings and run it until it is told to stop: the one composition root."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
@@ -21,9 +24,8 @@ from edge_agent.observability.http import serve_monitor
 from edge_agent.observability.name_watch import EarlierStores, NameFree, Namesake, NameTaken, boot_id
 from edge_agent.observability.server_watch import ServerWatch
 from edge_agent.observability.status_board import StatusBoard, now, stream_part
-from edge_agent.observability.systemd import announce_stopping, keep_supervisor_informed, keep_watchdog
-from edge_agent.pair.peer_check import check_key_file
-from edge_agent.pair.service import serve_pair
+from edge_agent.pair.member import serve_pair
+from edge_agent.pair.peer import check_key_file
 from edge_agent.pair.store_copy import CopyArrived, adopt_copy
 from edge_agent.policy.feed import PolicyFeed
 from edge_agent.runtime.links import Links
@@ -283,3 +285,80 @@ def _say_what_was_found(path: Path, prepared: Preparation, damage: StoreDamaged 
         log.error("store %s: %s, set aside before, was removed to make room", path, old)
     if prepared.migrated_from:
         log.info("store %s: written by an older agent (version %d), now up to date", path, prepared.migrated_from)
+
+
+STATUS_INTERVAL = 5.0
+EXTENSION, EXTEND_INTERVAL = 60.0, 10.0
+"""Seconds: how much longer a start may take, and how often that is asked for again."""
+_SHORTEST_INTERVAL = 0.05
+
+
+async def keep_supervisor_informed(board: StatusBoard) -> None:
+    """Send READY, then WATCHDOG at half of the supervisor's interval, and STATUS when it has changed, until cancelled.
+
+    The protocol is sd_notify(3): datagrams to the socket that NOTIFY_SOCKET names. They are sent from the event loop:
+    a loop that hangs sends nothing.
+    """
+    _notify("READY=1")
+    watchdog = _watchdog_interval()
+    interval = min(watchdog or STATUS_INTERVAL, STATUS_INTERVAL)
+    announced = ""
+    while True:
+        status = board.in_a_line()
+        if status != announced:
+            _notify(f"STATUS={status}")
+            announced = status
+        await asyncio.sleep(interval)
+        if watchdog:
+            _notify("WATCHDOG=1")
+
+
+@asynccontextmanager
+async def keep_watchdog(stopping: asyncio.Event) -> AsyncIterator[None]:
+    """Send WATCHDOG in the meantime, and ask for more time: the loop waits for a slow thread, it does not hang.
+
+    Until READY systemd's TimeoutStartSec counts, not WATCHDOG; since 236 it can be extended.
+    """
+    watchdog = asyncio.create_task(_keep_watchdog(stopping), name="watchdog")
+    try:
+        yield
+    finally:
+        watchdog.cancel()
+
+
+async def _keep_watchdog(stopping: asyncio.Event) -> None:
+    # Twice as often: the last WATCHDOG may already be as old as it may become.
+    watchdog = _watchdog_interval() / 2
+    while True:
+        if watchdog:
+            _notify("WATCHDOG=1")
+        if not stopping.is_set():
+            # After that, it would lengthen what systemd gives a stop.
+            _notify(f"EXTEND_TIMEOUT_USEC={int(EXTENSION * 1e6)}")
+        await asyncio.sleep(min(watchdog or EXTEND_INTERVAL, EXTEND_INTERVAL))
+
+
+def announce_stopping() -> None:
+    _notify("STOPPING=1\nSTATUS=stopping")
+
+
+def _watchdog_interval() -> float:
+    """Return half of the interval, in seconds, in which the supervisor expects a sign of this process; 0: none."""
+    if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0
+    asked = os.environ.get("WATCHDOG_USEC", "")
+    return max(int(asked) / 2e6, _SHORTEST_INTERVAL) if asked.isdecimal() and int(asked) else 0.0
+
+
+def _notify(state: str) -> None:
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    # A supervisor that does not listen is no reason to stop: without its watchdog's word it decides itself.
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notifier,
+    ):
+        # The loop must not wait for a supervisor whose queue is full.
+        notifier.setblocking(False)
+        notifier.sendto(state.encode(), f"\0{address[1:]}" if address.startswith("@") else address)

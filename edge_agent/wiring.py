@@ -42,8 +42,7 @@ from edge_agent.policy.orders import PolicyOrders
 from edge_agent.runtime.links import Adapter, Links, max_payload_of
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import SourceAddress
-from edge_agent.source.heartbeat import Heartbeat
-from edge_agent.source.probe import Probe
+from edge_agent.source.own_messages import Heartbeat, Probe
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.nats.client import EdgeClient

@@ -19,7 +19,7 @@ from edge_agent.core.observation import BatchForm
 from edge_agent.core.payload import DigestRule
 from edge_agent.core.policy import MAX_SENDERS, Policy
 from edge_agent.source.consumer import StartRule
-from edge_agent.source.probe import ProbeRule
+from edge_agent.source.own_messages import ProbeRule
 from shared.identifiers import validated_token
 from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, format_duration, parse_duration, parse_instant
 from shared.nats.settings import ConnectionSettings

@@ -8,7 +8,7 @@ from edge_agent.doctor.visit import open_visit
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.status_board import now
 from edge_agent.pair.log import LogRecord, LogUnavailable, NoLog, OtherKey, PairLog
-from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, log_address, other_key, writer_of
+from edge_agent.pair.peer import PairRefused, check_key_file, difference, log_address, other_key, writer_of
 from edge_agent.store.files import StoreUnusable
 from edge_agent.store.site_key import is_missing, read_key
 from shared.nats.connection import ConnectFailed

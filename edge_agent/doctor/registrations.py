@@ -1,13 +1,17 @@
 """Look at the registrations themselves: do they name their senders, and do the thresholds fit how often they come.
 
-The newest messages of the stream are read through a consumer of our own, which the server forgets in seconds.
+The newest messages of the stream are read through a consumer of our own, which the server forgets in seconds. No sender
+is stale without having been silent for ``stale_after`` (``edge_agent.core.tracker``, rule 3), which is worth something
+only if a living sender is never silent for that long: the thresholds are compared with the gaps between sightings.
 """
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import nats.errors
@@ -18,9 +22,8 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Batch, Observation, Rejected, RejectReason, SourceMessage, Unopened, excerpt
-from edge_agent.core.policy import PolicyRevisions
+from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.stream_past import StreamFacts
-from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages
 from edge_agent.doctor.finding import Finding, bad, good, warning
 from edge_agent.doctor.visit import Visit
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
@@ -43,11 +46,28 @@ from shared.nats.stream_messages import delivered
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 ANYBODY = "SELECT 1 FROM sender WHERE row_id BETWEEN ? AND ? LIMIT 1"
+SENDERS_NEEDED = 3
+MESSAGES_NEEDED = 100
+NEARLY_ALL = 0.9
+QUIET_SHARE = 0.25
+COMFORTABLE = 2.5
 MOST_SENDERS = 100_000
 MOST_MESSAGES = 10_000
 MOST_BYTES = 16 << 20
 PATIENCE = 2.0
 FORGOTTEN_AFTER = 5_000_000_000
+
+
+class Cadence(msgspec.Struct, frozen=True):
+    """How a site registers: ``interval`` of a typical sender, 0 where too few were heard twice, from ``sender_count``.
+
+    ``instants``: those of all sightings, in order. Microseconds. ``known_from`` says in words what it was learnt from.
+    """
+
+    interval: int
+    sender_count: int
+    instants: Sequence[int]
+    known_from: str
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -258,3 +278,86 @@ def _cadence_of_store(path: Path, stream: str) -> Cadence | None:
         return None
     last_seen = [at for (at,) in rows]
     return cadence_of_ages(last_seen, state.observed_through, f"when the agent last heard {len(last_seen):,} senders")
+
+
+def cadence_of(sightings: Iterable[tuple[str, int]], known_from: str) -> Cadence:
+    """Learn from (sender id, instant) in the stream's order: the median over senders of the median of their gaps."""
+    heard: dict[str, list[int]] = {}
+    for sender_id, at in sightings:
+        heard.setdefault(sender_id, []).append(at)
+    gaps = [
+        median(after - before for before, after in pairwise(instants))
+        for instants in heard.values()
+        if len(instants) > 1
+    ]
+    instants = sorted(at for each in heard.values() for at in each)
+    return Cadence(int(median(gaps)) if len(gaps) >= SENDERS_NEEDED else 0, len(gaps), instants, known_from)
+
+
+def cadence_of_ages(last_seen: Sequence[int], observed_through: int, known_from: str) -> Cadence:
+    """Learn from when each heard sender was last seen, in order.
+
+    Living senders are up to one interval back: nineteen of twenty less than what is given here, which is never more
+    than the interval. What they said within it are the site's last sightings.
+    """
+    if len(last_seen) < SENDERS_NEEDED:
+        return Cadence(0, len(last_seen), [], known_from)
+    oldest = last_seen[len(last_seen) // 20]
+    return Cadence(observed_through - oldest, len(last_seen), [at for at in last_seen if at >= oldest], known_from)
+
+
+def quiet_share(instants: Sequence[int], limit: int) -> float:
+    """Return the part of the time between the first and the last instant that lies in gaps longer than ``limit``.
+
+    >>> quiet_share([0, 10, 20, 100], 30)
+    0.8
+    """
+    length = instants[-1] - instants[0] if instants else 0
+    quiet = sum(after - before for before, after in pairwise(instants) if after - before > limit)
+    return quiet / length if length else 0.0
+
+
+def names_messages(sightings: Sequence[tuple[str, int]], stale_after: int) -> bool:
+    """Return True if the value that identifies senders differs from message to message.
+
+    In time enough for every living sender to be heard again hardly anybody was.
+    """
+    if len(sightings) < MESSAGES_NEEDED or sightings[-1][1] - sightings[0][1] < 2 * stale_after:
+        return False
+    heard = Counter(sender_id for sender_id, _ in sightings)
+    return sum(count for count in heard.values() if count == 1) >= NEARLY_ALL * len(sightings)
+
+
+def judge(subject: str, cadence: Cadence, policy: Policy) -> Iterator[Finding]:
+    """Yield findings about the thresholds, compared with the cadence of the site."""
+    interval, stale_after = cadence.interval, policy.stale_after
+    heard = f"senders register about every {_in_whole_seconds(interval)} ({cadence.known_from})"
+    wanted = format_duration(_rounded_up(int(interval * COMFORTABLE)))
+    if not interval:
+        yield good(subject, f"too few senders were heard twice to tell how often they register ({cadence.known_from})")
+    elif interval >= stale_after:
+        text = f"{heard}, but stale_after is {format_duration(stale_after)}: the living will be called stale"
+        yield bad(subject, text, f"set stale_after to {wanted} or more, and retire_after and blind_after with it")
+    elif 2 * interval > stale_after:
+        text = f"{heard}, stale_after is {format_duration(stale_after)}: one lost registration makes a sender stale"
+        yield warning(subject, text, f"set stale_after to {wanted} or more")
+    else:
+        yield good(subject, f"{heard}: stale_after {format_duration(stale_after)} fits")
+    share = quiet_share(cadence.instants, policy.blind_after)
+    if share > QUIET_SHARE:
+        text = (
+            f"for {share:.0%} of the time the whole site said nothing for longer than blind_after, "
+            f"{format_duration(policy.blind_after)} ({cadence.known_from}): time that the agent reads later, after "
+            "being down, will mostly be unknown, because a backlog proves itself only where messages follow closely"
+        )
+        yield warning(subject, text, "on a site this quiet, make blind_after and stale_after longer")
+
+
+def _in_whole_seconds(duration: int) -> str:
+    return format_duration(round(duration / SECOND) * SECOND)
+
+
+def _rounded_up(duration: int) -> int:
+    """Round up to a whole minute, or second below one."""
+    step = 60 * SECOND if duration > 60 * SECOND else SECOND
+    return -(-duration // step) * step

@@ -24,10 +24,11 @@ from edge_agent.inspection.decisions import (
     follow,
     last_decisions,
 )
-from edge_agent.inspection.drop import drop_registrations, drop_set_apart
 from edge_agent.inspection.explanation import explain_sender
 from edge_agent.inspection.explanation_page import render_explanation
 from edge_agent.inspection.outbox import (
+    drop_registrations,
+    drop_set_apart,
     export_outbox,
     list_set_apart,
     read_outbox,

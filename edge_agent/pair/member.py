@@ -14,16 +14,21 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from nats.aio.client import Client
 
 from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
+from edge_agent.core.draft import Draft
 from edge_agent.core.replay import OutOfStep
+from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import Journal
+from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.status_board import PairPhase, PairStatus, StatusBoard, now
 from edge_agent.pair.bootstrap import LogBootstrap, NotYet
 from edge_agent.pair.deliveries import Deliveries
@@ -31,14 +36,15 @@ from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import Handover, MemberHealth, unlike
 from edge_agent.pair.lease import Lead, LeadLost
 from edge_agent.pair.log import LogAddress, LogRecord, LogUnavailable, OtherKey, PairLog, Writer
-from edge_agent.pair.peer import OtherMember
-from edge_agent.pair.peer_check import PairRefused, other_key
+from edge_agent.pair.peer import OtherMember, PairRefused, log_address, other_key, writer_of
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.runtime.pace import loop_time
 from edge_agent.store.port import StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
+from edge_agent.wiring import AgentParts, BlockLink, BlockWiring, Mode, RegionLink, UploadPath, sample_mode
 from shared.instants import SECOND
+from shared.subjects import watermark_subject
 from shared.tasks import cancel_all, is_cancelled
 
 LOOK_AGAIN_AFTER = 30.0
@@ -250,3 +256,72 @@ class Member:
         if phase is not self._phase:
             self._phase, self._since = phase, now()
         self._report(phase, reason)
+
+
+async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: UploadPath) -> None:
+    """Build one member of a pair and run it until cancelled; the log is kept with the first block's stream."""
+    settings, identity, first = parts.settings, parts.identity, parts.settings.stream[0]
+    async with asyncio.TaskGroup() as tasks:
+        link = tasks.create_task(upload_path.open(), name="upstream")
+        found = {block.name: tasks.create_task(blocks.connect(block), name=block.name) for block in settings.stream}
+        address = log_address(settings, identity.key)
+        writer = writer_of(settings, identity.key, identity.boot_id)
+        client = (await asyncio.shield(found[first.name])).client
+        subject = watermark_subject(settings.block_id(first), first.target.prefix)
+        modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
+        health = MemberHealth(parts.board, list(found), parts.store, subject)
+        member_parts = _MemberParts(parts.store, parts, health, blocks, modes, found, upload_path, link)
+        member = Member(client, address, writer, settings, member_parts, parts.board)
+        parts.board.pair = member.status
+        over = partial(_over, link)
+        tasks.create_task(over(lambda region: health.watch_region(region.client)), name="reach of the region")
+        tasks.create_task(over(lambda region: region.clock.run()), name="clock of the region")
+        tasks.create_task(over(lambda region: region.names.run(region.client)), name="names")
+        tasks.create_task(member.run(), name="pair")
+
+
+async def _over(link: asyncio.Task[RegionLink], work: Callable[[RegionLink], Awaitable[None]]) -> None:
+    await work(await asyncio.shield(link))
+
+
+class _MemberParts(msgspec.Struct):
+    """The parts of a member in an agent; see ``MemberParts``."""
+
+    store: SqliteStore
+    agent: AgentParts
+    health: MemberHealth
+    blocks: BlockWiring
+    modes: Mapping[str, Mode[Draft]]
+    links: Mapping[str, asyncio.Task[BlockLink]]
+    upload_path: UploadPath
+    region: asyncio.Task[RegionLink]
+
+    async def follower(self, block: str, deliveries: Deliveries) -> Follower:
+        link = await asyncio.shield(self.links[block])
+        rules = self.blocks.rules(link, self.modes[block])
+        return Follower(rules, link.source, self.store, await self._tracker(block), deliveries, link.report)
+
+    async def lead(self, block: str, followed: Follower | None, journal: Journal) -> None:
+        link = await asyncio.shield(self.links[block])
+        tracker = followed.decider if followed is not None else await self._tracker(block)
+        try:
+            await self.blocks.ingest(link, self.modes[block], tracker, journal)
+        finally:
+            # Who leads no more says nothing of why its time does not pass: another's does.
+            self.blocks.readers.pop(block, None)
+
+    async def upload(self) -> None:
+        region, settings = await asyncio.shield(self.region), self.agent.settings
+        interval = int(settings.watermark.interval) / SECOND
+        announcements = Announcements(region.client, self.blocks.readers.items, self.agent.board.conditions, interval)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(announcements.run(), name="announcements")
+            await self.upload_path.run(region)
+
+    def stop_uploading(self) -> None:
+        if self.region.done():
+            self.upload_path.leave_it_to_another(self.region.result())
+
+    async def _tracker(self, block: str) -> Tracker | None:
+        known = await self.store.load_block(block)
+        return Tracker(*known) if known else None

@@ -1,4 +1,7 @@
-"""Know of the other member: what it was last heard to do, and whether it may be the other at all."""
+"""The other member of a pair: its last reported phase, and whether both are set up as one pair.
+
+Each member writes its name, run, key fingerprint and settings of the blocks into every entry of the log.
+"""
 
 import asyncio
 import contextlib
@@ -11,11 +14,13 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.config.stream import StreamSettings
 from edge_agent.observability.status_board import MISSED_AFTER, PairPhase, now
 from edge_agent.pair.health import MemberHealth, Trouble
-from edge_agent.pair.log import LogRecord, Writer
-from edge_agent.pair.peer_check import PairRefused, difference
+from edge_agent.pair.log import LogAddress, LogRecord, Writer
 from edge_agent.runtime.pace import loop_time
+from edge_agent.store.site_key import KeyDamaged, is_missing, read_key
+from shared.blake2 import blake2b
 from shared.decoding import Decoder, WireError
 from shared.instants import SECOND
 from shared.tasks import is_cancelled
@@ -108,3 +113,86 @@ class OtherMember:
             self._report("not standing by", f"{self.name} runs, and nobody takes over: its own status says why")
         else:
             self._report(phase, "")
+
+
+_FINGERPRINT, _LOG_SECRET = b"muster pair", b"muster pair log"
+
+
+class PairRefused(Exception):
+    """The two members cannot be a pair as they are set up; the text has the cause and the remedy."""
+
+
+def writer_of(settings: AgentSettings, key: bytes, boot_id: str) -> Writer:
+    """Return the member, its run, and the fingerprints that must be the same at the other member."""
+    blocks = {block.name: _digest(block) for block in settings.stream}
+    return Writer(settings.agent_name, boot_id, fingerprint(key), blocks)
+
+
+def fingerprint(key: bytes) -> str:
+    return blake2b(_FINGERPRINT, key=key, digest_size=8).hexdigest()
+
+
+def log_address(settings: AgentSettings, key: bytes) -> LogAddress:
+    """Return the place of the log: with the first block's stream, under subjects that need the key."""
+    secret = blake2b(_LOG_SECRET, key=key, digest_size=8).hexdigest()
+    domain = settings.stream[0].source.domain
+    return LogAddress(settings.region, settings.site, secret, domain, settings.pair.replicas)
+
+
+def check_key_file(settings: AgentSettings) -> None:
+    """Raise PairRefused if the member that needs the other's key file would draw a key of its own."""
+    first, path = settings.pair.members[0], settings.id_key_path
+    if settings.agent_name == first:
+        return
+    if is_missing(path):
+        raise PairRefused(f"id key file {path}: there is none; both members need the same: {remedy(first, path)}")
+    try:
+        read_key(path)
+    except KeyDamaged as damage:
+        raise PairRefused(
+            f"id key file {path}: {damage.found}; both members need the same: {remedy(first, path)}"
+        ) from damage
+
+
+def difference(ours: Writer, theirs: Writer, path: Path) -> str:
+    """Return the setting that differs but must be the same, and the remedy; "" if none differs."""
+    if ours.key != theirs.key:
+        return other_key(theirs.member, path)
+    names = ours.settings.keys() | theirs.settings.keys()
+    different = sorted(name for name in names if ours.settings.get(name) != theirs.settings.get(name))
+    if not different:
+        return ""
+    return (
+        f"stream block {different[0]} is set otherwise than at {theirs.member}: stream, domain, filter, sender, "
+        "goodbye, force_path, digest_paths, digest_ignore and target must be the same in both files"
+    )
+
+
+def other_key(member: str, path: Path) -> str:
+    return f"id key file {path} is not that of {member}: {remedy(member, path)}"
+
+
+def remedy(member: str, path: Path) -> str:
+    return (
+        f"copy the id key file of {member}, beside its store or where upstream.id_key_file says, to {path} (mode 600)"
+    )
+
+
+def _digest(block: StreamSettings) -> str:
+    """Return a fingerprint of the settings of a block that its decisions depend on; its policy is in the log."""
+    policy = block.policy
+    # Members of the release before know neither of both.
+    sender = msgspec.to_builtins(block.sender)
+    if block.sender is not None and block.sender.batch == "none":
+        del sender["batch"]
+    goodbye = (block.goodbye,) if block.goodbye.rule() else ()
+    parts = (
+        block.source.stream,
+        block.source.domain,
+        block.filter_subject,
+        sender,
+        (policy.force_path, policy.digest_paths, policy.digest_ignore),
+        block.target,
+        *goodbye,
+    )
+    return blake2b(msgspec.json.encode(parts), digest_size=8).hexdigest()

@@ -18,6 +18,7 @@ from edge_agent.core.stream_past import PastChange, StreamFacts, is_gap, is_unre
 from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import PULL_EXPIRES, ConsumerInfo, pause_of, read_by_others
 from edge_agent.source.holes import Elsewhere, Hole, Requests
+from edge_agent.source.own_messages import Probe
 from edge_agent.source.port import (
     ConsumerPaused,
     ConsumerShared,
@@ -27,7 +28,6 @@ from edge_agent.source.port import (
     StreamCheck,
     is_denied,
 )
-from edge_agent.source.probe import Probe
 from edge_agent.source.pulls import Pulls
 from shared.identifiers import SourcePosition
 from shared.nats.client import EdgeClient

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
-from edge_agent.inspection.drop import drop_set_apart
-from edge_agent.inspection.outbox import SetApartRow, list_set_apart, write_set_apart
+from edge_agent.inspection.outbox import SetApartRow, drop_set_apart, list_set_apart, write_set_apart
 from edge_agent.store.files import prepare
 from edge_agent.store.port import EVERYTHING, LaneDepth, PutBack, SetApart
 from edge_agent.store.sqlite_store import SqliteStore

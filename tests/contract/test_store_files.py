@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.core.records import Lane
-from edge_agent.inspection.drop import drop_registrations
+from edge_agent.inspection.outbox import drop_registrations
 from edge_agent.store import housekeeping
 from edge_agent.store.files import DIRECTORY_REMEDY, Preparation, StoreUnusable, hold_of, prepare, set_aside_before
 from edge_agent.store.site_key import site_key

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from edge_agent.daemon import keep_watchdog
 from edge_agent.observability import conditions, http
 from edge_agent.observability.status_report import STARTS
-from edge_agent.observability.systemd import keep_watchdog
 from edge_agent.store.files import hold_of, prepare
 from tests.support.agent.agent_process import Deployment, deployed, free_address
 from tests.support.agent.agent_within import agent_within
@@ -319,7 +319,7 @@ async def test_a_supervisor_without_a_watchdog_is_asked_for_time_all_the_same(
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    monkeypatch.setattr("edge_agent.observability.systemd.EXTEND_INTERVAL", 0.05)
+    monkeypatch.setattr("edge_agent.daemon.EXTEND_INTERVAL", 0.05)
     with supervisor_socket(tmp_path / "notify") as supervisor:
         async with keep_watchdog(asyncio.Event()):
             for _ in range(3):

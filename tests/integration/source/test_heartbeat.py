@@ -9,8 +9,8 @@ from nats.aio.msg import Msg
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.observability.health import PartStatus
-from edge_agent.source import heartbeat as heartbeat_module
-from edge_agent.source.heartbeat import Heartbeat
+from edge_agent.source import own_messages
+from edge_agent.source.own_messages import Heartbeat
 from edge_agent.source.port import OwnMessagePhase
 from shared.nats.jetstream_api import NO_STREAM_ANSWERS
 from tests.support.agent.agent_process import Deployment, deployed
@@ -77,7 +77,7 @@ async def test_a_heartbeat_that_no_stream_stores_is_said(tmp_path: Path) -> None
 async def test_a_heartbeat_that_is_not_answered_is_known_by_being_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_read_back: bool
 ) -> None:
-    monkeypatch.setattr(heartbeat_module, "ANSWER_DEADLINE", 0.5)
+    monkeypatch.setattr(own_messages, "PATIENCE", 0.5)
     loop, told = asyncio.get_running_loop(), list[tuple[OwnMessagePhase, str]]()
     read = 0.0
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from nats.aio.msg import Msg
 
-from edge_agent.source import probe as probe_module
+from edge_agent.source import own_messages
 from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.port import OwnMessagePhase
 from shared.identifiers import AdvisoryKind
@@ -176,7 +176,7 @@ async def test_a_probe_that_is_not_answered_is_known_by_being_read_back(site: Si
 async def test_a_probe_without_an_answer_that_does_not_come_back_is_said(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(own_messages, "PATIENCE", 0.5)
     transform = {"src": "registration.probe", "dest": "elsewhere.probe"}
     await site.make_stream(no_ack=True, subject_transform=transform)
     address = SourceAddress(STREAM, CONSUMER, filter_subject="registration.>")
@@ -356,7 +356,7 @@ async def test_a_probe_that_is_not_permitted_is_said_once_and_reading_goes_on(tm
 async def test_a_probe_is_published_as_soon_as_it_is_permitted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_module, "RETRY", 0.5)
+    monkeypatch.setattr(own_messages, "RETRY", 0.5)
     permissions = """
     authorization {{ users: [
       {{ user: admin, password: secret }}

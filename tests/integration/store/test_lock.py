@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_agent.inspection.drop import drop_registrations
+from edge_agent.inspection.outbox import drop_registrations
 from edge_agent.store import sqlite_store
 from edge_agent.store.files import StoreUnusable, hold_of, prepare
 from edge_agent.store.port import StoreFailing, StoreLocked

@@ -15,8 +15,8 @@ from edge_agent.core.policy import Policy
 from edge_agent.runtime.links import max_payload_of
 from edge_agent.source.api import SourceApi, resets_consumers
 from edge_agent.source.consumer import SourceAddress
+from edge_agent.source.own_messages import Probe, ProbeRule
 from edge_agent.source.port import OpenResult, OwnMessagePhase, SourceUnavailable, StreamCheck
-from edge_agent.source.probe import Probe, ProbeRule
 from edge_agent.source.reader import JetStreamSource
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings

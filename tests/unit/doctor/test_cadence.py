@@ -1,8 +1,8 @@
 import pytest
 
 from edge_agent.core.policy import Policy
-from edge_agent.doctor.cadence import Cadence, cadence_of, cadence_of_ages, judge, names_messages, quiet_share
 from edge_agent.doctor.finding import Finding, Level
+from edge_agent.doctor.registrations import Cadence, cadence_of, cadence_of_ages, judge, names_messages, quiet_share
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
 POLICY = Policy(sample_interval=HOUR, stale_after=12 * MINUTE, retire_after=DAY, blind_after=3 * MINUTE)

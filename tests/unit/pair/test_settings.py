@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from edge_agent.config.agent import AgentSettings
-from edge_agent.pair.peer_check import PairRefused, check_key_file, difference, writer_of
+from edge_agent.pair.peer import PairRefused, check_key_file, difference, writer_of
 from tests.support.agent.agent_file import COMPLETE, SMALLEST, complaint, parsed
 
 KEY, OTHER_KEY = bytes(32), bytes(31) + b"x"

@@ -20,7 +20,7 @@ REFUSALS = {
 }
 IDENTITIES = """
 from shared import identifiers as of, blake2
-from edge_agent.pair.peer_check import fingerprint
+from edge_agent.pair.peer import fingerprint
 block, incarnation = of.BlockId("eu-west", "dub1", "nodes"), of.Incarnation(1_700_000_000_000_000, 7)
 print(of.advisory_event_id(block, (incarnation, 7), "n1", of.AdvisoryKind.STALE, 1))
 print(of.message_id(bytes(32), "eu-west", "dub1", 7), fingerprint(bytes(32)))
