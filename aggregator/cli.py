@@ -1,15 +1,93 @@
-"""The command ``muster-aggregator``: composes the commands of the topology, the lakehouse and the demo."""
+"""The command ``muster-aggregator``: composes the commands of the topology, the lakehouse and the demo.
 
+A command is imported when it is called: ``--help`` and ``plan`` must not wait for Spark. For a command whose packages
+are not installed, one line names them.
+"""
+
+import re
 import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from aggregator import config
-from aggregator.lazy_commands import LazyCommand, LazyGroup
-from aggregator.missing_packages import explain_missing
-from shared.command_line.command_group import HELP_OPTIONS, completion_command, examples, version_option
+from shared.command_line.command_group import (
+    ANY_LENGTH,
+    HELP_OPTIONS,
+    CommandGroup,
+    completion_command,
+    examples,
+    version_option,
+)
 from shared.command_line.terminal import colours, echo
+
+
+class LazyCommand(NamedTuple):
+    """The place of a command, its help, shown without loading it, and sub-commands of other modules ``below`` it."""
+
+    module: str
+    attribute: str
+    help: str
+    below: Mapping[str, "LazyCommand"] = {}
+
+    @property
+    def is_there(self) -> bool:
+        """True if its module is installed; its package may be left out."""
+        try:
+            return find_spec(self.module) is not None
+        except ModuleNotFoundError:
+            return False
+
+    def load(self) -> click.Command:
+        """Import the command and add the sub-commands of other modules."""
+        command: click.Command = getattr(import_module(self.module), self.attribute)
+        if not self.below:
+            return command
+        return LazyGroup(
+            name=command.name,
+            lazy=self.below,
+            callback=command.callback,
+            params=command.params,
+            help=command.help,
+            epilog=command.epilog,
+            invoke_without_command=True,
+        )
+
+
+class LazyGroup(CommandGroup):
+    """A group that loads each command when it is called, and shows none of a module that is not installed."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._lazy = {name: command for name, command in lazy.items() if command.is_there}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        return lazy.load() if lazy is not None else super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        self.write_commands(formatter, self._sentences())
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the commands' names without loading any."""
+        named = [CompletionItem(name, help=text) for name, text in self._sentences().items()]
+        return [item for item in named if item.value.startswith(incomplete)] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
+
+    def _sentences(self) -> dict[str, str]:
+        loaded = {name: command.get_short_help_str(ANY_LENGTH) for name, command in self.commands.items()}
+        return loaded | {name: command.help for name, command in self._lazy.items()}
+
 
 _TOPOLOGY = "aggregator.topology.commands.streams"
 _LAKEHOUSE = "aggregator.lakehouse.commands.rollup"
@@ -156,3 +234,36 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+_OURS = frozenset({"aggregator", "edge_agent", "shared"})
+_IN_AN_EXTRA = re.compile(r"([\w.-]+).*; extra == '(.+)'")
+_EXTRAS = ("aggregator", "live", "lakehouse", "demo")
+"""Those that bring commands; later ones bring what the first does, and more."""
+_DISTRIBUTION_PACKAGES = {"lakehouse": " or the package muster-aggregator-spark"}
+"""What brings an extra where Muster was installed as a package of the distribution (rpm/muster-aggregator.spec)."""
+
+
+def explain_missing(error: ModuleNotFoundError) -> str | None:
+    """Return the missing package and how to install it; None for a module of Muster's own, which is a defect."""
+    package = (error.name or "").partition(".")[0]
+    if not package or package in _OURS:
+        return None
+    return f"this command needs {package}, which is not installed: {_remedy(package)}"
+
+
+def _remedy(package: str) -> str:
+    extra = _extra_of(package)
+    if extra is None:
+        return "install Muster again"
+    return f"pip install 'muster[{extra}]'{_DISTRIBUTION_PACKAGES.get(extra, '')}"
+
+
+def _extra_of(package: str) -> str | None:
+    """Return the first extra that requires the distribution of this name, as the metadata of Muster says."""
+    try:
+        found = [match.groups() for match in map(_IN_AN_EXTRA.match, requires("muster") or ()) if match]
+    except PackageNotFoundError:
+        return None
+    name = package.replace("_", "-").lower()
+    return next((extra for extra in _EXTRAS if (name, extra) in found), None)

@@ -2,6 +2,11 @@
 
 A change that would lose messages, or cut a flow, says so in ``destroys``; whoever applies the plan refuses those
 unless told otherwise. Only managed fields are compared; an update carries everything else back as it was found.
+
+Consumers that apply once made and that serve no reader any more are known by their content, not by their names alone: a
+site's shows just that site's policy, a relay's names the relay in its metadata, and a copy's delivers to a subject that
+names the copy. A copy that is not in the settings keeps its consumer as long as it reads through it; where its place
+does not answer, that is not observable, and the consumer goes only when ordered.
 """
 
 from collections import ChainMap
@@ -11,7 +16,7 @@ from enum import StrEnum
 import msgspec
 
 from aggregator.topology.desired.confinement import is_confined, number_of
-from aggregator.topology.desired.durable_copies import OURS
+from aggregator.topology.desired.durable_copies import OURS, copier_of, named_copier
 from aggregator.topology.desired.model import (
     Config,
     ConsumerKey,
@@ -21,11 +26,14 @@ from aggregator.topology.desired.model import (
     Place,
     StreamKey,
 )
+from aggregator.topology.desired.streams import FOR_A_RELAY
 from aggregator.topology.observed.state import (
     Found,
+    FoundConsumer,
     FoundStream,
     api_of,
     consumer_name_of,
+    copies_of,
     is_same_source,
     origin_place,
     sources_of,
@@ -36,6 +44,7 @@ from aggregator.topology.plan.differences import (
     confines,
     differences,
     fitting,
+    is_as_wanted,
     losses,
     source_pairs,
     title,
@@ -43,12 +52,11 @@ from aggregator.topology.plan.differences import (
 from aggregator.topology.plan.durable_sources import undecided, with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms, harms
 from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
-from aggregator.topology.plan.orphans import orphans
 from aggregator.topology.plan.recreations import needs_another_stream, streams_to_recreate
 from aggregator.topology.plan.refusals import gatherings, refusals
-from aggregator.topology.plan.remarks import absences, remarks, silent_origins
 from aggregator.topology.plan.restored_streams import copies_to_restart, mark_of, marked, not_copied, unmarked
 from shared.nats.jetstream_api import domain_of
+from shared.policy import STREAM, Scope, consumer_name, parse_policy_subject, subjects_of_site
 
 _UNCHANGEABLE_OF_CONSUMERS = ("ack_policy",)
 _STARTS = ("opt_start_seq", "opt_start_time")
@@ -396,3 +404,113 @@ def _start(wanted: DesiredConsumer, source: Config, found: Found) -> Config:
     assert wanted.copying is not None
     taken = found.resumes_behind(wanted.copying.key, source)
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": taken + 1} if taken else wanted.start
+
+
+class Orphan(msgspec.Struct, frozen=True):
+    """A consumer to remove; ``destroys`` names the reader that this cuts off, if there may still be one."""
+
+    key: ConsumerKey
+    destroys: str = ""
+
+
+def orphans(wanted: Iterable[Desired], found: Found) -> Iterator[Orphan]:
+    """Yield the consumers without a reader, in the order of their names."""
+    wanted = tuple(wanted)
+    consumers = [each for each in wanted if isinstance(each, DesiredConsumer)]
+    # Where a region names no sites, its agents may have made their consumers themselves.
+    regions = {site.region for each in consumers if (site := _site(each.name, each.config.get("filter_subjects")))}
+    for key, consumer in sorted(found.orphans.items()):
+        if key[0] in found.unreachable:
+            continue
+        site = _site(key[2], consumer.config.get("filter_subjects"))
+        relay = (consumer.config.get("metadata") or {}).get(FOR_A_RELAY)
+        if relay:
+            yield Orphan(key, f"lets the relay {relay} read nothing more")
+        elif site is not None and site.region in regions:
+            yield Orphan(key, f"tells {site.site} nothing more of the policy")
+        elif site is None:
+            yield from _of_a_copy(key, consumer, found, {each.place for each in wanted})
+
+
+def _site(name: str, subjects: object) -> Scope | None:
+    """Return the site of a consumer of a site's policy; None for any other consumer."""
+    first = parse_policy_subject(subjects[0]) if isinstance(subjects, list) and subjects else None
+    site = name.removeprefix(consumer_name(""))
+    if first is None or subjects != list(subjects_of_site(first.region, site)):
+        return None
+    return Scope(first.region, site)
+
+
+def _of_a_copy(key: ConsumerKey, consumer: FoundConsumer, found: Found, wanted: set[Place]) -> Iterator[Orphan]:
+    place, stream, name = key
+    known = [each for each in (*found.levels, *found.unreachable) if each.connection == place.connection]
+    copier, named = copier_of(consumer.config, known), named_copier(consumer.config)
+    if named is not None and stream == named[1] == STREAM and (copier is None or copier[0] not in wanted):
+        # A region that was removed shall hear nothing more, even if it listens.
+        yield Orphan(key, f"tells {named[0]} nothing more of the policy")
+        return
+    if named is not None and copier is None:
+        yield Orphan(key, f"gives {named[1]} of {named[0]} nothing more")
+    if copier is None or copier[0] in found.unreachable or (*copier, "") in found.silent:
+        return
+    current = found.streams.get(copier)
+    copied = copies_of(current.config) if current is not None else []
+    if not any((each["name"], consumer_name_of(each)) == (stream, name) for each in copied):
+        yield Orphan(key)
+
+
+_TWICE = "what comes in while this is applied may be taken twice"
+
+
+def remarks(wanted: DesiredStream, current: FoundStream, found: Found) -> str:
+    """Return, in one line, the messages that a changed stream takes once more; "" where nothing was taken yet."""
+    pairs = source_pairs(wanted.config.get("sources") or [], sources_of(current)) if current.state.last_seq else ()
+    said = (_remark(wanted, old, new, found) for old, new in pairs if new is not None)
+    return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def absences(wanted: Iterable[Desired], found: Found) -> Iterator[tuple[StreamKey, str]]:
+    """Yield the streams that shall copy a stream that does not exist: servers accept that, a name may be mistyped."""
+    streams = [each for each in wanted if isinstance(each, DesiredStream)]
+    answered = found.levels.keys() - found.unreachable.keys()
+    known = found.streams.keys() | {each.key for each in streams}
+    for stream in streams:
+        absent = [
+            f"there is no {origin.name} at {origin.place}"
+            for origin in stream.origins
+            if origin.place in answered and origin.key not in known
+        ]
+        if absent:
+            yield stream.key, f"{', '.join(absent)}: it takes nothing from there until there is"
+
+
+def silent_origins(wanted: DesiredStream, found: Found) -> str:
+    """Return the places without an answer at which a stream that is made reads through a consumer.
+
+    A consumer left there by an earlier stream does not deliver again the messages which that stream acknowledged.
+    """
+    copies = copies_of(wanted.config)
+    places = (origin_place(wanted.place, each) for each in copies if consumer_name_of(each))
+    return ", ".join(str(place) for place in dict.fromkeys(places) if place in found.unreachable)
+
+
+def _remark(wanted: DesiredStream, old: Config | None, new: Config, found: Found) -> str:
+    origin_name = f"{new['name']} of {domain_of(api_of(new)) or api_of(new) or wanted.place}"
+    restored = f"{origin_name} was restored: all that it holds comes once more"
+    if old is not None and found.is_wanted_again(wanted.key, old):
+        return f"all that {origin_name} holds comes once more"
+    if _number(new) > (_number(old) if old is not None else 1):
+        return restored
+    if old is None or is_as_wanted(new, old):
+        return ""
+    origin = found.origin(wanted.key, old)
+    is_empty = origin is not None and not origin.state.last_seq
+    if is_empty or found.resumes_behind(wanted.key, old):
+        return _TWICE
+    if found.taken(wanted.key, old):
+        return restored
+    return f"it is not known how much of {origin_name} was taken: all that it holds comes once more"
+
+
+def _number(source: Config) -> int:
+    return number_of(source) if is_confined(source) else 1

@@ -11,8 +11,7 @@ from aggregator.topology.desired.settings import RegionSettings, SiteSettings, T
 from aggregator.topology.desired.stream_settings import HUB_PLACE
 from aggregator.topology.desired.streams import desired, region_place
 from aggregator.topology.render import permissions
-from aggregator.topology.render.leaf_permissions import account_name, account_of_region, leaf_key
-from aggregator.topology.render.permissions import Account, Grant
+from aggregator.topology.render.permissions import Account, Grant, account_name, account_of_region, leaf_key
 from shared.nats.settings import DEFAULT_PORT
 
 

@@ -2,6 +2,9 @@
 
 What is compared are the servers' own clocks and sequences, never this machine's clock, and never ``lag``: that is 0 for
 a source that is down.
+
+A FLEET that is full refuses new messages. ARCHIVE and REPORT delete their oldest: that is no finding where they are
+made to keep less than ``max_age``, except for the blocks that fill them faster than intended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,9 +12,9 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from aggregator.topology.desired.confinement import filters_of
-from aggregator.topology.desired.model import Desired, DesiredConsumer, DesiredStream, lines_by_place
+from aggregator.topology.desired.model import Desired, DesiredConsumer, DesiredStream, Place, lines_by_place
 from aggregator.topology.desired.settings import TopologySettings
-from aggregator.topology.desired.streams import is_beside_the_archive
+from aggregator.topology.desired.streams import hub_place, is_beside_the_archive, region_place
 from aggregator.topology.observed.state import Found, FoundStream, sealed, silence
 from aggregator.topology.plan.differences import NEARLY_FULL
 from aggregator.topology.plan.durable_sources import with_durable_sources
@@ -20,11 +23,11 @@ from aggregator.topology.plan.old_servers import server_doubts, unusable_servers
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.report.evidence import Block, Evidence, Waiting
 from aggregator.topology.report.findings import Finding, Kind, Severity
-from aggregator.topology.report.fullness import fullnesses
 from aggregator.topology.report.tables import ReplicationRow, Report, report
 from aggregator.topology.report.text import another_past, not_copied
 from shared.instants import MINUTE, SECOND, format_duration
 from shared.policy import STREAM as POLICY
+from shared.sizes import format_size
 
 _LETS_GO = 0.9
 
@@ -279,3 +282,71 @@ def _rivals(evidence: Evidence) -> Iterator[Finding]:
 def _ranges(block: Block) -> str:
     shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in block.missing[:3]]
     return ", ".join([*shown, *(["..."] if len(block.missing) > 3 else [])])
+
+
+class Fullness(msgspec.Struct, frozen=True):
+    """The share of its room that is taken, from 0 to 1; one that ``refuses`` takes nothing more when it is full."""
+
+    place: Place
+    share: float
+    text: str
+    refuses: bool
+
+
+def fullnesses(topology: TopologySettings, wanted: Iterable[DesiredStream], found: Found) -> Iterator[Fullness]:
+    hub = hub_place(topology)
+    for each in wanted:
+        stream = found.streams.get(each.key)
+        limit = stream.config.get("max_bytes") or -1 if stream is not None else -1
+        if stream is None or limit <= 0:
+            continue
+        share = stream.state.bytes / limit
+        text = f"{each.name} holds {share:.0%} of its max_bytes ({format_size(limit)})"
+        if stream.config.get("discard") == "new":
+            see = f"nats stream subjects {each.name}{f' --js-domain {each.place.domain}' if each.place.domain else ''}"
+            then = f"then it refuses what is new, and publishers keep it: see who fills it ({see})"
+            yield Fullness(each.place, share, f"{text}: {then}, or raise max_bytes", refuses=True)
+        elif each.place == hub and each.name in (topology.archive.name, topology.report.name) and _is_fast(stream):
+            kept = f"all of it came within {format_duration(_kept(stream))}"
+            then = f"then it lets go of the oldest: raise max_bytes, or shorten max_age{_most(topology, found)}"
+            yield Fullness(each.place, share, f"{text}, {kept}; {then}", refuses=False)
+    for place, servers in _servers(topology).items():
+        limit = found.rooms[place].limit if place in found.rooms else 0
+        limit = limit if limit > 0 else int(topology.render.max_store) * servers
+        if place in found.rooms and limit > 0:
+            held = f"holds {format_size(found.rooms[place].taken)} of {format_size(limit)} that its servers may"
+            then = "then no stream there takes anything: raise max_store, or give streams a max_bytes"
+            then += _most(topology, found)
+            yield Fullness(place, found.rooms[place].taken / limit, f"JetStream {held}: {then}", refuses=True)
+
+
+def _servers(topology: TopologySettings) -> dict[Place, int]:
+    regions = {region_place(each): max(1, len(each.servers)) for each in topology.regions}
+    return {hub_place(topology): max(1, len(topology.hub.servers))} | regions
+
+
+def _is_fast(stream: FoundStream) -> bool:
+    """Return True if a stream fills so fast that it will keep less than half of its ``max_age``."""
+    max_age = (stream.config.get("max_age") or 0) // 1000
+    limit = stream.config["max_bytes"]
+    return not max_age or _kept(stream) * limit < stream.state.bytes * max_age / 2
+
+
+def _kept(stream: FoundStream) -> int:
+    """Return the age of the oldest message, a minute at least."""
+    if not stream.state.first_ts:
+        return MINUTE
+    return max(MINUTE, stream.ts - stream.state.first_ts)
+
+
+def _most(topology: TopologySettings, found: Found) -> str:
+    """Return the region with the most bytes per second in its FLEET."""
+    rates = []
+    for region in topology.regions:
+        fleet = found.streams.get((region_place(region), topology.fleet_of(region).name))
+        if fleet is not None and fleet.state.bytes:
+            rates.append((fleet.state.bytes / _kept(fleet), region.name, fleet))
+    if not rates:
+        return ""
+    _, name, fleet = max(rates, key=lambda each: each[:2])
+    return f" (most comes from {name}: {format_size(fleet.state.bytes)} within {format_duration(_kept(fleet))})"
