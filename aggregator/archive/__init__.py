@@ -1,1 +1,1 @@
-"""Read the hub's archive, and judge what is in it: for the live fleet and for the tables alike."""
+"""Reading of the hub's archive, for the live service and the tables alike."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 from nats.aio.subscription import Subscription
 from pyarrow import csv
 
-from aggregator.archive.judgement import cached_by_subject
+from aggregator.records.judge import cached_by_subject
 from shared.nats.connection import ApiError, RequestFailed
 from shared.nats.dispatch import DirectClient, Frame
 from shared.nats.stream_messages import create_consumer

@@ -3,7 +3,7 @@
 A stream stamps each message with the clock of the server that leads it. That clock falls behind earlier stamps where an
 operator or NTP sets it back, where a virtual machine resumes, and where a leader follows whose clock is behind. The
 hub's time of a message is therefore the largest stamp up to its sequence, among the messages about the fleet
-(``judgement.named_by``): the live service reads no others, and the tables must come to the same time.
+(``judge.named_by``): the live service reads no others, and the tables must come to the same time.
 
 While the clock is behind, the hub's time stands still. It is then only a lower bound of when a message was stored, so
 the time between the two stamps around such a step is unknown for every block. Pure: the live fleet and the tables read

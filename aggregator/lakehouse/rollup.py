@@ -10,7 +10,6 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.judgement import SiteBlocks
 from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
@@ -43,6 +42,7 @@ from aggregator.lakehouse.warehouse.catalog import check_ours, check_reachable
 from aggregator.lakehouse.warehouse.interruption import Check, unstoppable
 from aggregator.lakehouse.warehouse.lock import alone, wait_until_free
 from aggregator.lakehouse.warehouse.upkeep import Upkeep, is_due, maintain
+from aggregator.records.judge import SiteBlocks
 
 LOCK_DEADLINE = 60.0
 CHUNK_BYTES = 512 << 20

@@ -20,7 +20,6 @@ import nats.errors
 from aggregator.archive.consumer import NOTHING_LEFT, Messages, StreamConsumer
 from aggregator.archive.direct_gets import DirectGets
 from aggregator.archive.hub_clock import SMALLEST_STEP
-from aggregator.archive.judgement import QuarantineReason
 from aggregator.archive.reader import PAUSES as ELECTION_PAUSES
 from aggregator.archive.reader import batches_of, explain_refusal
 from aggregator.config import Reading
@@ -28,6 +27,7 @@ from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Source, Sourcing
 from aggregator.live.store import LiveStore, Origin
+from aggregator.records.judge import QuarantineReason
 from shared.decoding import Count, Nanoseconds, ReportedInstant
 from shared.nats.connection import ConnectFailed, connect
 from shared.nats.dispatch import DirectClient

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import aggregator
 import edge_agent
 import shared
-from aggregator.archive.judgement import AdvisorySubject, judged_advisory, judged_revision, judged_watermark
 from aggregator.lakehouse.archive.json_repair import repaired
+from aggregator.records.judge import AdvisorySubject, judged_advisory, judged_revision, judged_watermark
 from edge_agent.delivery.region_protocol import answer_to
 from edge_agent.delivery.shipment import Form
 from edge_agent.pair.log import decode_entry

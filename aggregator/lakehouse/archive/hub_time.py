@@ -12,8 +12,8 @@ import msgspec
 
 from aggregator.archive.consumer import Messages, Numbers
 from aggregator.archive.hub_clock import ClockStep, HubClock
-from aggregator.archive.judgement import named_by
 from aggregator.lakehouse.archive.slices import StreamSlices
+from aggregator.records.judge import named_by
 
 
 class ClockReport(msgspec.Struct, frozen=True):

@@ -13,16 +13,16 @@ import pyarrow as pa
 from msgspec import UNSET
 
 from aggregator.archive.consumer import Messages
-from aggregator.archive.judgement import (
+from aggregator.lakehouse.bronze.records import arrow_schema
+from aggregator.lakehouse.tables.schemas import ADVISORIES
+from aggregator.records.judge import (
+    REACH,
     AdvisoryBody,
     PlainAdvisory,
     QuarantineReason,
     advisory_subject,
     judged_advisory,
 )
-from aggregator.archive.reach import REACH
-from aggregator.lakehouse.bronze.records import arrow_schema
-from aggregator.lakehouse.tables.schemas import ADVISORIES
 from shared.identifiers import BlockId
 from shared.instants import EARLIEST
 

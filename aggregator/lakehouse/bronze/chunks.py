@@ -16,7 +16,6 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from aggregator.archive.hub_clock import ClockStep, HubClock
-from aggregator.archive.judgement import SiteBlocks
 from aggregator.lakehouse.archive.hub_time import ClockReport, Settled, clock_report, settled
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
@@ -26,6 +25,7 @@ from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_fai
 from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
 from aggregator.lakehouse.spark.process import GONE
 from aggregator.lakehouse.warehouse.local_paths import remove
+from aggregator.records.judge import SiteBlocks
 from shared.identifiers import BlockId
 
 SLICE_MESSAGES, SLICE_BYTES = 100_000, 64 << 20

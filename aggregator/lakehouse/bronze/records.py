@@ -1,6 +1,6 @@
 """Judge messages that are no advisories where they are read, and make rows of their tables of them.
 
-The rules are those of ``aggregator/archive/judgement.py``, which the live fleet calls too: no rule is written again in
+The rules are those of ``aggregator/records/judge.py``, which the live fleet calls too: no rule is written again in
 Spark's expressions.
 """
 
@@ -11,7 +11,11 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET
 
-from aggregator.archive.judgement import (
+from aggregator.lakehouse.tables.definition import Column
+from aggregator.lakehouse.tables.policy import POLICY
+from aggregator.lakehouse.tables.schemas import REGISTRATIONS, WATERMARKS
+from aggregator.records.judge import (
+    REACH,
     QuarantineReason,
     RegistrationOrigin,
     cached_by_subject,
@@ -19,10 +23,6 @@ from aggregator.archive.judgement import (
     judged_revision,
     judged_watermark,
 )
-from aggregator.archive.reach import REACH
-from aggregator.lakehouse.tables.definition import Column
-from aggregator.lakehouse.tables.policy import POLICY
-from aggregator.lakehouse.tables.schemas import REGISTRATIONS, WATERMARKS
 from shared.identifiers import BlockId
 from shared.policy import (
     CancelMaintenance,

@@ -17,12 +17,12 @@ from pyspark.sql.types import StructType
 
 from aggregator.archive.consumer import Messages
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.judgement import QuarantineReason
 from aggregator.lakehouse.archive.hub_time import SliceClock
 from aggregator.lakehouse.archive.json_repair import repaired
 from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze import advisories, records
 from aggregator.lakehouse.tables.schemas import ADVISORIES
+from aggregator.records.judge import QuarantineReason
 from shared.identifiers import BlockId
 from shared.subjects import RecordType
 from shared.wire import ORIGIN_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER, parse_sender_header

@@ -24,12 +24,12 @@ from pandas.util import hash_array
 from pyarrow import parquet
 
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.archive.hub_time import ClockReport, SliceClock
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.advisories import decode
 from aggregator.lakehouse.bronze.spark_source import ARROW_SCHEMA, rows_of_others
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
+from aggregator.records.judge import LOOK_BACK
 from shared.identifiers import BlockId
 
 FEW_DAYS = 3

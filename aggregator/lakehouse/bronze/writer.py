@@ -18,7 +18,6 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.reach import LOOK_BACK
 from aggregator.lakehouse.bronze.chunks import Chunk
 from aggregator.lakehouse.bronze.decode import quarantined, registrations, rows_of
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
@@ -29,6 +28,7 @@ from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
 from aggregator.lakehouse.warehouse import commits
 from aggregator.lakehouse.warehouse.windows import within
+from aggregator.records.judge import LOOK_BACK
 
 _FEW_DAYS_OF_WATERMARKS = 60
 """Those are folded by the file, and a file of a month waits for its last day, also where all but today's are a few late

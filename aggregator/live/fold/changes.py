@@ -7,10 +7,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from aggregator.archive.judgement import AdvisoryBody, PlainAdvisory
-from aggregator.archive.reach import UNSUPPORTED
 from aggregator.live.fold.coverage import Gap
 from aggregator.live.fold.senders import RETIRED, STALE, UNHEARD, UP
+from aggregator.records.judge import UNSUPPORTED, AdvisoryBody, PlainAdvisory
 from shared.identifiers import AdvisoryKind
 from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
 

@@ -20,19 +20,7 @@ from msgspec import UNSET
 
 from aggregator.archive import contests
 from aggregator.archive.hub_clock import ClockStep, HubClock, without_steps
-from aggregator.archive.judgement import (
-    AdvisoryBody,
-    AdvisorySubject,
-    QuarantineReason,
-    SiteBlocks,
-    judged_advisory,
-    judged_revision,
-    judged_watermark,
-    named_by,
-)
-from aggregator.archive.reach import REACH, SKEW, believed_lead
 from aggregator.archive.stores import store_of
-from aggregator.live.fold.believed_times import BelievedTimes
 from aggregator.live.fold.changes import (
     NEW_RANK,
     RANKS,
@@ -47,6 +35,20 @@ from aggregator.live.fold.changes import (
 )
 from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, reopen, settle
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
+from aggregator.records.judge import (
+    REACH,
+    SKEW,
+    AdvisoryBody,
+    AdvisorySubject,
+    BelievedTimes,
+    QuarantineReason,
+    SiteBlocks,
+    believed_lead,
+    judged_advisory,
+    judged_revision,
+    judged_watermark,
+    named_by,
+)
 from shared.identifiers import BlockId
 from shared.instants import DAY, EARLIEST
 from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope

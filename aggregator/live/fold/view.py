@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from aggregator.archive.reach import SKEW
 from aggregator.live.api import (
     BlockView,
     Counts,
@@ -28,6 +27,7 @@ from aggregator.live.fold.changes import Outdated, Revision
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, STALE, UNHEARD, UP
+from aggregator.records.judge import SKEW
 from shared.instants import LATEST, format_duration
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 

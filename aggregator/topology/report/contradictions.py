@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.archive.judgement import judged_watermark
+from aggregator.records.judge import judged_watermark
 from aggregator.topology.desired.model import StreamKey
 from aggregator.topology.observed.messages import read_messages
 from shared.command_line.tables import shown_name

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import msgspec
 from nats.aio.client import Client
 
-from aggregator.archive.judgement import (
+from aggregator.records.judge import (
+    REACH,
     AdvisoryBody,
     AdvisorySubject,
     QuarantineReason,
@@ -20,7 +21,6 @@ from aggregator.archive.judgement import (
     judged_watermark,
     named_by,
 )
-from aggregator.archive.reach import REACH
 from aggregator.topology.desired.model import HUB, Place, StreamKey
 from aggregator.topology.desired.settings import TopologySettings
 from aggregator.topology.desired.streams import hub_place

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.archive.judgement import QuarantineReason
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import UP
+from aggregator.records.judge import QuarantineReason
 from shared.instants import MINUTE
 from tests.integration.live.test_serve import now, reading_feed
 from tests.support.lakehouse.hub import Block, Hub, Message

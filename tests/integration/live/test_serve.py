@@ -15,7 +15,6 @@ import pytest
 
 from aggregator.archive import consumer, direct_gets
 from aggregator.archive.consumer import Messages
-from aggregator.archive.judgement import QuarantineReason
 from aggregator.config import Reading
 from aggregator.live import feed as feeds
 from aggregator.live.feed import Feed
@@ -23,6 +22,7 @@ from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.senders import UP
 from aggregator.live.fold.view import Sourcing
 from aggregator.live.store import LiveStore, StoreReader, Wanted
+from aggregator.records.judge import QuarantineReason
 from shared.instants import MINUTE, SECOND
 from shared.nats.dispatch import DirectClient
 from shared.policy import DeclareMaintenance, Scope

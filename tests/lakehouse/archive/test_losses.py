@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.judgement import SiteBlocks
 from aggregator.archive.reader import ReadFailed, StreamReader
 from aggregator.lakehouse import rollup as job
 from aggregator.lakehouse.archive.mirror import in_one_piece
@@ -24,6 +23,7 @@ from aggregator.lakehouse.bronze.staging import Place
 from aggregator.lakehouse.commands.failures import explained
 from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.rollup import RollupRequest
+from aggregator.records.judge import SiteBlocks
 from shared.instants import DAY, HOUR, SECOND
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, REPORT, Block, Hub, Message

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from aggregator.archive.consumer import Messages
-from aggregator.archive.judgement import CHORIA_BLOCK
-from aggregator.archive.judgement import QuarantineReason as Reason
 from aggregator.lakehouse.bronze import advisories, decode
 from aggregator.lakehouse.bronze.decode import rows_of as rows_in
 from aggregator.lakehouse.bronze.spark_source import SCHEMA, rows_of, rows_of_others
 from aggregator.lakehouse.tables.schemas import ADVISORIES as ADVISORIES_TABLE
 from aggregator.lakehouse.tables.schemas import POLICY, WATERMARKS
+from aggregator.records.judge import CHORIA_BLOCK
+from aggregator.records.judge import QuarantineReason as Reason
 from aggregator.scenarios.fleet.nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds

@@ -11,7 +11,6 @@ from types import FrameType
 import pytest
 
 from aggregator.archive.consumer import StreamConsumer
-from aggregator.archive.judgement import LONGEST_SUBJECT, advisory_subject, named_by
 from aggregator.lakehouse.bronze.records import subject_of
 from aggregator.live import feed
 from aggregator.live.api import UnknownReason
@@ -20,6 +19,7 @@ from aggregator.live.fold.coverage import MOST_LIVES
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, STALE, UP
 from aggregator.live.fold.view import Sourcing, View
+from aggregator.records.judge import LONGEST_SUBJECT, advisory_subject, named_by
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.nats.dispatch import DirectClient
 from tests.support.lakehouse.hub import Block, Message

@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.archive.judgement import QuarantineReason
-from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.coverage import MOST_LIVES
@@ -17,6 +15,7 @@ from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.known_senders import unheard_of
 from aggregator.live.service.answers import sender_row, story
 from aggregator.live.store import LiveStore, Origin, StoreReader
+from aggregator.records.judge import SKEW, QuarantineReason
 from shared.instants import HOUR, MINUTE
 from shared.policy import Scope
 from shared.subjects import BLOCKS_PER_SITE

@@ -6,8 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.archive.judgement import QuarantineReason
-from aggregator.archive.reach import SKEW
 from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
 from aggregator.live.alerts.incidents import Cause, Incident, Rules
 from aggregator.live.api import Counts, State, UnknownReason
@@ -18,6 +16,7 @@ from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.service.answers import sender_row
 from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
+from aggregator.records.judge import SKEW, QuarantineReason
 from shared.identifiers import Incarnation
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope

@@ -1,7 +1,7 @@
 """Believed instants of records: bounded by the times at which the hub stored them.
 
 Rules. Nothing happened after the hub stored the record that tells of it: such an instant counts as that of storing, and
-the record's other instants move with it (``archive/reach.py``). So a store that takes a lost one's place, or another
+the record's other instants move with it (``records/judge.py``). So a store that takes a lost one's place, or another
 agent's, does so when it says that it did, or when the hub stored the first that it told, where that is earlier. Of a
 sender's advisories, one that claims more than ``SKEW`` beyond has no place in time of its own: it comes before all that
 its site observed later and that claims no such thing, in the site's order (incarnations as they reached the hub,
@@ -22,10 +22,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.archive.hub_clock import ClockStep
-from aggregator.archive.reach import LEAD, SKEW, believed_earlier
 from aggregator.lakehouse.derive.coverage.clock_steps import is_under
 from aggregator.lakehouse.derive.intervals.episodes import SENDER
 from aggregator.lakehouse.spark.effort import computed_once
+from aggregator.records.judge import LEAD, SKEW, believed_earlier
 from shared.identifiers import AdvisoryKind
 
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.reach import UNSUPPORTED
 from aggregator.lakehouse.tables.schemas import SITE_BUCKETS
 from aggregator.lakehouse.warehouse.windows import DAY_US, day_of, floor_to
+from aggregator.records.judge import UNSUPPORTED
 from shared.identifiers import AdvisoryKind
 from shared.instants import LATEST
 

@@ -1,20 +1,28 @@
-"""Judge what an archived message is worth: a record of the one whom its subject names, or quarantined for a reason.
+"""Judge of archived messages: is a message a valid record, and which of its instants are believed?
 
-The subject says whose a record is, for permissions protect it; a body that says otherwise is quarantined. Pure: the
-live fleet and the tables take and refuse the same records.
+Invariants:
+
+- The subject names the owner of a record, for permissions protect it; a body that contradicts it is quarantined.
+- A record has one main instant (``at_us`` of an advisory, ``observed_through_us`` of a watermark) and others that the
+  same clock wrote: a last sighting, the start of observation, the end of being unheard. The hub stored the record at an
+  instant of its own clock: the main instant is believed to be no later than that, and no more than ``REACH`` earlier.
+- All others move back by the same amount, up to ``LEAD``: a clock that is ahead by a constant changes no duration. None
+  is believed to be later than the main instant, or more than ``LOOK_BACK`` earlier.
+
+Pure: the live service, the tables and the topology's reports accept and refuse the same records.
 """
 
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, wraps
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeAlias, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import UNSET
 
 from shared.decoding import WireError
-from shared.identifiers import AdvisoryKind, BlockId, InvalidIdentifier, is_token, parse_number
-from shared.instants import EARLIEST, LATEST, SECOND
+from shared.identifiers import AdvisoryKind, BlockId, Incarnation, InvalidIdentifier, is_token, parse_number
+from shared.instants import DAY, EARLIEST, HOUR, LATEST, MINUTE, SECOND
 from shared.policy import DeclareMaintenance, Revision, Scope, decode_revision, parse_policy_subject
 from shared.subjects import BLOCKS_PER_SITE, ROOT, RecordType, parse_subject
 from shared.wire import (
@@ -39,6 +47,26 @@ LONGEST_SUBJECT = 256
 
 LONGEST_INCARNATION = 64
 """In letters: what is longer is none, and would be kept with each block."""
+
+REACH = 5 * 365 * DAY
+"""The most by which an instant precedes the storing of its record: no link is cut, and no store keeps records, longer.
+"""
+
+LOOK_BACK = 400 * DAY
+"""The most by which a last sighting, or the start of observation, precedes the main instant of its record: else the
+tables would be as long as one body claims."""
+
+UNSUPPORTED = 30 * DAY
+"""The same of the first advisory of a sender, since no other record shows that it existed before."""
+
+SKEW = MINUTE
+"""Clocks of sites and of the hub differ by less; a claim further beyond the hub's time has no place in time."""
+
+LEAD = HOUR
+"""A clock that is ahead of the hub's by less is taken to be so constantly. Agents follow no clock further by default
+(``max_clock_ahead``); a larger lead shows a clock that was set, and proves nothing about earlier instants."""
+
+_MOST_CREATIONS = 10_000
 
 
 class QuarantineReason(StrEnum):
@@ -274,3 +302,63 @@ def _with_our_names(plain: ChoriaAdvisory, named: AdvisorySubject) -> PlainAdvis
         at_us=plain.timestamp * SECOND,
         last_seen_us=plain.seen * SECOND,
     )
+
+
+class _Number(Protocol):
+    """An int, or a column of them."""
+
+    def __sub__(self, other: Any, /) -> Self: ...
+
+
+_N = TypeVar("_N", bound=_Number)
+
+
+def believed_lead(claimed_at: int, believed_at: int) -> int:
+    """Return the amount by which the instants of a record move back with its main instant."""
+    lead = claimed_at - believed_at
+    return lead if lead <= LEAD else 0
+
+
+def believed_earlier(
+    earlier: _N,
+    believed_at: _N,
+    lead: _N,
+    created_at: _N,
+    least: Callable[..., _N] = min,
+    most: Callable[..., _N] = max,
+) -> _N:
+    """Return the believed instant of ``earlier``, which a record claims next to its main instant.
+
+    ``created_at`` is the creation of the stream unless the record claims to be older; ``least`` and ``most`` return
+    the least and the greatest of their arguments.
+    """
+    return least(most(earlier - lead, created_at - lead, believed_at - LOOK_BACK), believed_at)
+
+
+class BelievedTimes:
+    """The believed instants of single records, with a cache of the creation times of streams by incarnation."""
+
+    def __init__(self) -> None:
+        self._created: dict[str, int] = {}
+
+    def last_seen(self, advisory: AdvisoryBody, at: int, lead: int) -> int:
+        """Return the believed last sighting of an advisory that is believed to be of ``at``."""
+        created_at = self._created_at(advisory.incarnation or "", advisory.at_us)
+        return believed_earlier(advisory.last_seen_us, at, lead, created_at)
+
+    def since(self, watermark: Watermark, through: int, lead: int) -> int:
+        """Return the believed start of the span of a watermark that is believed to be of ``through``."""
+        created_at = self._created_at(watermark.incarnation, watermark.observed_through_us)
+        return believed_earlier(watermark.observed_since_us, through, lead, created_at)
+
+    def _created_at(self, incarnation: str, claimed_at: int) -> int:
+        """Return the creation time of an incarnation's stream; 0 if it is later than ``claimed_at`` or unreadable."""
+        created = self._created.get(incarnation)
+        if created is None:
+            try:
+                created = Incarnation.parse(incarnation).created_at
+            except InvalidIdentifier:
+                created = 0
+            if len(self._created) < _MOST_CREATIONS:
+                self._created[incarnation] = created
+        return created if created <= claimed_at else 0
