@@ -15,7 +15,7 @@ Pure: the live service, the tables and the topology's reports accept and refuse 
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar, TypeVarTuple
 
 import msgspec
 from msgspec import UNSET
@@ -304,34 +304,40 @@ def _with_our_names(plain: ChoriaAdvisory, named: AdvisorySubject) -> PlainAdvis
     )
 
 
-class _Number(Protocol):
-    """An int, or a column of them."""
+class Operators(NamedTuple):
+    """The operators of numbers; Spark's columns have others, and the same rules."""
 
-    def __sub__(self, other: Any, /) -> Self: ...
+    least: Callable[..., Any] = min
+    most: Callable[..., Any] = max
+    choose: Callable[[Any, Any, Any], Any] = lambda condition, one, other: one if condition else other
 
 
-_N = TypeVar("_N", bound=_Number)
+_OF_NUMBERS = Operators()
 
 
-def believed_lead(claimed_at: int, believed_at: int) -> int:
-    """Return the amount by which the instants of a record move back with its main instant."""
-    lead = claimed_at - believed_at
-    return lead if lead <= LEAD else 0
+def believed(
+    claimed_at: Any, stored_at: Any, is_clock_behind: Any, operators: Operators = _OF_NUMBERS
+) -> tuple[Any, Any, Any]:
+    """Return the believed main instant of a record, its lead, and whether it is ahead.
+
+    The other instants move back by the lead. A record that is ahead claims an instant so far beyond the hub's time that
+    it has no place in time of its own. While the hub's clock is behind, its time of a record proves nothing against the
+    claim: only the main instant moves, and no record is ahead.
+    """
+    choose = operators.choose
+    at = operators.least(claimed_at, stored_at)
+    lead = choose(claimed_at - at <= LEAD, choose(is_clock_behind, 0, claimed_at - at), 0)
+    return at, lead, choose(is_clock_behind, False, claimed_at > stored_at + SKEW)
 
 
 def believed_earlier(
-    earlier: _N,
-    believed_at: _N,
-    lead: _N,
-    created_at: _N,
-    least: Callable[..., _N] = min,
-    most: Callable[..., _N] = max,
-) -> _N:
+    earlier: Any, believed_at: Any, lead: Any, created_at: Any, operators: Operators = _OF_NUMBERS
+) -> Any:
     """Return the believed instant of ``earlier``, which a record claims next to its main instant.
 
-    ``created_at`` is the creation of the stream unless the record claims to be older; ``least`` and ``most`` return
-    the least and the greatest of their arguments.
+    ``created_at`` is the creation of the stream unless the record claims to be older.
     """
+    least, most, _ = operators
     return least(most(earlier - lead, created_at - lead, believed_at - LOOK_BACK), believed_at)
 
 
@@ -342,14 +348,14 @@ class BelievedTimes:
         self._created: dict[str, int] = {}
 
     def last_seen(self, advisory: AdvisoryBody, at: int, lead: int) -> int:
-        """Return the believed last sighting of an advisory that is believed to be of ``at``."""
+        """Return the believed last registration before an advisory that is believed to be of ``at``."""
         created_at = self._created_at(advisory.incarnation or "", advisory.at_us)
-        return believed_earlier(advisory.last_seen_us, at, lead, created_at)
+        return int(believed_earlier(advisory.last_seen_us, at, lead, created_at))
 
     def since(self, watermark: Watermark, through: int, lead: int) -> int:
         """Return the believed start of the span of a watermark that is believed to be of ``through``."""
         created_at = self._created_at(watermark.incarnation, watermark.observed_through_us)
-        return believed_earlier(watermark.observed_since_us, through, lead, created_at)
+        return int(believed_earlier(watermark.observed_since_us, through, lead, created_at))
 
     def _created_at(self, incarnation: str, claimed_at: int) -> int:
         """Return the creation time of an incarnation's stream; 0 if it is later than ``claimed_at`` or unreadable."""

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.fleet.agreement import Agreement, compare
-from aggregator.lakehouse.derive.coverage import believed_times
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import ADVISORIES, DERIVED, WATERMARKS
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived
+from aggregator.records import judge
 from aggregator.scenarios.stage import insist
 from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import DAY, HOUR, MINUTE, SECOND
@@ -84,7 +84,7 @@ def test_live_and_tables_agree_whenever_the_hubs_clock_is_set_and_a_full_run_cha
     lakehouse: Lakehouse, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     print(f"seed {seed}")
-    for module in (fold, believed_times):
+    for module in (fold, judge):
         # Drawn clocks are off by hours, as steps are.
         monkeypatch.setattr(module, "SKEW", 8 * HOUR)
     draw = random.Random(seed)

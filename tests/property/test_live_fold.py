@@ -18,6 +18,7 @@ from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.store import LiveStore, Origin
+from aggregator.records import judge
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 from tests.support.lakehouse.hub import Block, Message
@@ -94,7 +95,8 @@ def due_to_be_forgotten(fleet: Fleet, store: LiveStore) -> list[str]:
 @pytest.fixture(autouse=True)
 def no_clock_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the drawn clocks of the hub and of sites, which are off by hours, be no further off than clocks may be."""
-    monkeypatch.setattr(fold, "SKEW", 8 * HOUR)
+    for module in (fold, judge):
+        monkeypatch.setattr(module, "SKEW", 8 * HOUR)
 
 
 @pytest.fixture

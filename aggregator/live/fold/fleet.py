@@ -43,7 +43,7 @@ from aggregator.records.judge import (
     BelievedTimes,
     QuarantineReason,
     SiteBlocks,
-    believed_lead,
+    believed,
     judged_advisory,
     judged_revision,
     judged_watermark,
@@ -267,11 +267,12 @@ class Fleet:
         # outdated here.
         if not block.was_contested and senders.events[sender] == event:
             return
-        is_ahead = claimed > archived_at + SKEW and self.clock.step is None
+        # Of nearly all, the claim holds: the general rule would cost a tenth of the fold.
+        holds, is_behind = claimed <= archived_at, self.clock.step is not None
+        at, lead, is_ahead = (claimed, 0, False) if holds else believed(claimed, archived_at, is_behind)
         # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
         if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
-        at, lead = (claimed, 0) if claimed <= archived_at else (archived_at, self._lead(claimed, archived_at))
         # Of a new sender it is nearly always so.
         last_seen = at if said.last_seen_us == claimed == at else self._times.last_seen(said, at, lead)
         entry = StoryEntry(
@@ -471,10 +472,6 @@ class Fleet:
                     head = unstored[head].previous
                 changes.forgotten.append((sender, head))
 
-    def _lead(self, claimed_at: int, at: int) -> int:
-        """Return by how much the instants of a record move; a hub whose clock is behind shows no site's clock ahead."""
-        return believed_lead(claimed_at, at) if self.clock.step is None else 0
-
     def _watermark(self, said: Watermark | QuarantineReason, archived_at: int, changes: Changes) -> None:
         number = self._block_of(said)
         if number is None or isinstance(said, QuarantineReason):
@@ -483,8 +480,9 @@ class Fleet:
         life = block.lives.get(said.incarnation) or self._begin_life(number, said.incarnation, archived_at)
         # A run of an agent sends what it claims in its order.
         is_again = block.boot_id == said.boot_id[:_LONGEST_TEXT] and said.observed_through_us <= life.claimed_through
-        through = min(said.observed_through_us, archived_at, *([life.last.through] if is_again and life.last else []))
-        since = self._times.since(said, through, self._lead(said.observed_through_us, through))
+        last_at = min(archived_at, life.last.through) if is_again and life.last else archived_at
+        through, lead, _ = believed(said.observed_through_us, last_at, self.clock.step is not None)
+        since = self._times.since(said, through, lead)
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
         block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
         # One that is sent again, late, says nothing of now; one that repeats the last does.

@@ -15,7 +15,7 @@ from aggregator.lakehouse import rollup
 from aggregator.lakehouse.archive.reading_plan import Span
 from aggregator.lakehouse.derive.availability import window_accounts
 from aggregator.lakehouse.derive.availability.accounting import AccountingError
-from aggregator.lakehouse.derive.coverage import believed_times, known_time, losses, watermark_coverage
+from aggregator.lakehouse.derive.coverage import known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.derivation import take_back
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.spark import effort
@@ -38,6 +38,7 @@ from aggregator.lakehouse.tables.schemas import (
 )
 from aggregator.lakehouse.warehouse import commits, upkeep
 from aggregator.lakehouse.warehouse.commits import Interfered
+from aggregator.records import judge
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.lakehouse.conftest import MANY_PIECES, PIECES, say
 from tests.lakehouse.query.test_analysis_views import check_views_against_days
@@ -101,7 +102,7 @@ def test_any_sequence_of_runs_gives_what_a_full_computation_gives(
     draw = random.Random(random.getrandbits(32))
     monkeypatch.setattr(watermark_coverage, "PAGE_BITS", draw.randrange(7))
     # Drawn clocks are ahead by hours, where steps are hours too.
-    monkeypatch.setattr(believed_times, "SKEW", 4 * HOUR)
+    monkeypatch.setattr(judge, "SKEW", 4 * HOUR)
     end = START + draw.randrange(3 * DAY, 5 * DAY)
     monkeypatch.setattr(upkeep, "_MANY_FILES", 2)
     blocks = [draw_block(draw, f"site{number // 2}", f"b{number}", START, end) for number in range(6)]

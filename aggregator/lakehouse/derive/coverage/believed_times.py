@@ -25,8 +25,10 @@ from aggregator.archive.hub_clock import ClockStep
 from aggregator.lakehouse.derive.coverage.clock_steps import is_under
 from aggregator.lakehouse.derive.intervals.episodes import SENDER
 from aggregator.lakehouse.spark.effort import computed_once
-from aggregator.records.judge import LEAD, SKEW, believed_earlier
+from aggregator.records.judge import Operators, believed, believed_earlier
 from shared.identifiers import AdvisoryKind
+
+_OF_COLUMNS = Operators(f.least, f.greatest, lambda condition, one, other: f.when(condition, one).otherwise(other))
 
 
 def believed_advisories(advisories: DataFrame, steps: Sequence[ClockStep] = ()) -> DataFrame:
@@ -36,16 +38,13 @@ def believed_advisories(advisories: DataFrame, steps: Sequence[ClockStep] = ()) 
 
     Rows that ``is_ahead`` marks get their place by ``in_site_order``; until then ``ahead_place`` is 0.
     """
-    claimed, stored = f.col("occurred_at"), f.col("archived_at")
-    occurred = f.least(claimed, stored)
-    lead, under = _lead(claimed, occurred, steps), is_under(steps)
-    is_beyond = f.unix_micros(claimed) > f.unix_micros(stored) + SKEW
+    claimed_at, believed_at, lead, is_ahead = _believed("occurred_at", steps)
     return advisories.withColumns(
         {
-            "claimed_at": claimed,
-            "is_ahead": f.coalesce(is_beyond, f.lit(False)) & ~under,
-            "occurred_at": occurred,
-            "last_seen_at": _earlier(claimed, occurred, f.col("last_seen_at"), lead),
+            "claimed_at": f.col("occurred_at"),
+            "is_ahead": f.coalesce(is_ahead, f.lit(False)),
+            "occurred_at": f.timestamp_micros(believed_at),
+            "last_seen_at": _earlier("last_seen_at", believed_at, lead, claimed_at),
             "unheard_until": f.timestamp_micros(f.unix_micros("unheard_until") - lead),
             "ahead_place": f.lit(0),
         }
@@ -57,13 +56,12 @@ def believed_watermarks(watermarks: DataFrame, steps: Sequence[ClockStep] = ()) 
 
     ``rebuilt_at`` names the store (``archive/stores.py``). ``steps`` are those of the hub's clock.
     """
-    claimed = f.col("observed_through")
-    through = f.least(claimed, "archived_at")
+    claimed_at, believed_at, lead, _ = _believed("observed_through", steps)
     return watermarks.withColumns(
         {
-            "observed_through": through,
-            "observed_since": _earlier(claimed, through, f.col("observed_since"), _lead(claimed, through, steps)),
-            "claimed_through": claimed,
+            "observed_through": f.timestamp_micros(believed_at),
+            "observed_since": _earlier("observed_since", believed_at, lead, claimed_at),
+            "claimed_through": f.col("observed_through"),
             "rebuilt_at": f.coalesce("store_began_at", "rebuilt_at"),
         }
     )
@@ -105,16 +103,15 @@ def in_site_order_where_ahead(advisories: DataFrame) -> DataFrame:
     return others.unionByName(in_site_order(own).select(*others.columns))
 
 
-def _earlier(claimed: Column, believed: Column, earlier: Column, lead: Column) -> Column:
-    """Return the believed instant of ``earlier`` in records that claim ``claimed``, believed to be ``believed``."""
-    believed_at = f.unix_micros(believed)
+def _believed(claimed: str, steps: Sequence[ClockStep]) -> tuple[Column, Column, Column, Column]:
+    """Return the claimed main instant of records in microseconds, and the columns of ``believed``."""
+    claimed_at = f.unix_micros(claimed)
+    return claimed_at, *believed(claimed_at, f.unix_micros("archived_at"), is_under(steps), _OF_COLUMNS)
+
+
+def _earlier(name: str, believed_at: Column, lead: Column, claimed_at: Column) -> Column:
+    """Return the believed instant of the column ``name``, of records that claim ``claimed_at`` as their main one."""
     # To split the text instead, Spark compiles a pattern for each row.
     created_at = f.substring_index("incarnation", "-", 1).try_cast("bigint")
-    known_creation = f.when(created_at <= f.unix_micros(claimed), created_at)
-    bounds = believed_at, lead, known_creation
-    return f.timestamp_micros(believed_earlier(f.unix_micros(earlier), *bounds, f.least, f.greatest))
-
-
-def _lead(claimed: Column, believed: Column, steps: Sequence[ClockStep]) -> Column:
-    lead = f.unix_micros(claimed) - f.unix_micros(believed)
-    return f.when((lead <= LEAD) & ~is_under(steps), lead).otherwise(0)
+    known_creation = f.when(created_at <= claimed_at, created_at)
+    return f.timestamp_micros(believed_earlier(f.unix_micros(name), believed_at, lead, known_creation, _OF_COLUMNS))
