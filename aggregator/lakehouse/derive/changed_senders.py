@@ -20,11 +20,11 @@ from aggregator.lakehouse.derive.intervals.episodes import (
     BLOCK,
     SENDER,
     UNKNOWN,
-    last_words,
+    going_on_reports,
     place,
+    reports,
     sender_intervals,
     with_whole_days,
-    words,
 )
 from aggregator.lakehouse.spark.effort import computed_once
 from aggregator.lakehouse.tables.schemas import SENDER_INTERVALS
@@ -118,7 +118,7 @@ def continued(
     """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
     senders = touched.select(*SENDER)
     old = going_on.join(senders, [*SENDER], "left_semi").persist()
-    new = sender_intervals(last_words(old).unionAll(words(advisories)), stores, known_through).persist()
+    new = sender_intervals(going_on_reports(old).unionAll(reports(advisories)), stores, known_through).persist()
     others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
     return ChangedRows(new.unionByName(others), goes_on(), old, new)
 
@@ -141,9 +141,9 @@ def partly_recomputed(
     changed = in_order.unionAll(to_recompute)
     going_on = intervals.where(goes_on())
     records = (
-        last_words(going_on.join(in_order, [*SENDER], "left_semi"))
-        .unionAll(words(new_advisories.join(to_recompute, [*SENDER], "left_anti")))
-        .unionAll(words(in_site_order(all_advisories.join(to_recompute, [*SENDER], "left_semi"))))
+        going_on_reports(going_on.join(in_order, [*SENDER], "left_semi"))
+        .unionAll(reports(new_advisories.join(to_recompute, [*SENDER], "left_anti")))
+        .unionAll(reports(in_site_order(all_advisories.join(to_recompute, [*SENDER], "left_semi"))))
     )
     new = sender_intervals(records, stores, known_through).persist()
     ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())

@@ -28,7 +28,7 @@ from aggregator.lakehouse.derive.coverage.known_time import Unknown
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance, begin_with, declared
 from aggregator.lakehouse.derive.coverage.stores import stores
 from aggregator.lakehouse.derive.incremental import Before, IncrementalUpdate, Records, said_beside
-from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
+from aggregator.lakehouse.derive.intervals.episodes import reports, sender_intervals
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.spark.effort import computed_once, fit_sender_days, fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.causes import Cause
@@ -117,7 +117,7 @@ class Derivation:
         after = self._read(CONTINUATIONS)
         found = contests.found_in(after)
         heard = in_site_order_where_ahead(contests.heard(records.advisories, found))
-        interval_rows = sender_intervals(words(heard), stores(after, found), known_through)
+        interval_rows = sender_intervals(reports(heard), stores(after, found), known_through)
         spans = watermark_coverage.vouched(records.watermarks, pages, nothing, doubts).unionByName(
             said_beside(after, found)
         )

@@ -9,17 +9,16 @@ from msgspec import UNSET
 
 from aggregator.live.fold.coverage import Gap
 from aggregator.live.fold.senders import RETIRED, STALE, UNHEARD, UP
-from aggregator.records.judge import UNSUPPORTED, AdvisoryBody, PlainAdvisory
+from aggregator.records.episode import AT_ONCE_RANK, Report, began_at
+from aggregator.records.judge import AdvisoryBody, PlainAdvisory
 from shared.identifiers import AdvisoryKind
 from shared.policy import CancelMaintenance, DeclareMaintenance, ForwardSender, RetireSender, Scope
 
 KINDS = tuple(AdvisoryKind)
 RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
 NEW_RANK, RETIRED_RANK = RANKS[AdvisoryKind.NEW], RANKS[AdvisoryKind.RETIRED]
-_AT_ONCE = len(AdvisoryKind)
-"""The rank of a ``retired`` at the very sighting that opened its episode."""
 _WORDS = tuple({AdvisoryKind.STALE: STALE, AdvisoryKind.RETIRED: RETIRED}.get(kind, UP) for kind in KINDS)
-_DATED_BACK = (STALE, UNHEARD)
+_REPORTS = {UP: Report.NEW, STALE: Report.STALE, RETIRED: Report.RETIRED, UNHEARD: Report.UNHEARD}
 
 
 class Outdated(IntEnum):
@@ -85,17 +84,19 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """The state of a sender that it reports."""
         return UNHEARD if self.unheard_until and self.kind_rank == RETIRED_RANK else _WORDS[self.kind_rank]
 
-    def since(self, word: int, word_before: int, floor: int) -> int:
-        """Return when the reported state ``word`` began, after ``word_before``, and not before ``floor``."""
-        if word == UP:
+    @property
+    def report(self) -> int:
+        """The ``Report`` that it is."""
+        if self.kind_rank == RETIRED_RANK:
+            return Report.REMOVED if self.by_operator else Report.UNHEARD if self.unheard_until else Report.RETIRED
+        return Report.REBUILT if self.rebuilt and self.kind_rank == NEW_RANK else self.kind_rank
+
+    def since(self, word_before: int, floor: int) -> int:
+        """Return when the reported state began, after the reported state ``word_before``, and not before ``floor``."""
+        report = self.report
+        if report == Report.RETIRED:
             return self.at
-        if not word_before:
-            return max(self.last_seen, self.at - UNSUPPORTED)
-        if word == STALE:
-            return max(self.last_seen, floor)
-        if word == RETIRED:
-            return self.last_seen if self.by_operator else self.at
-        return self.at if word_before in _DATED_BACK else max(self.last_seen, floor)
+        return began_at(report, self.at, self.last_seen, _REPORTS.get(word_before), floor)
 
 
 def unheard_until(said: AdvisoryBody, lead: int) -> int:
@@ -110,8 +111,8 @@ def place_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
     """Return the rank of an advisory among those of one instant: by claimed instant, then by kind."""
     rank = RANKS[said.kind]
     if rank == RETIRED_RANK and last_seen == at and not isinstance(said, PlainAdvisory):
-        rank = _AT_ONCE if said.sequence == said.opening_sequence else rank
-    return rank + (said.at_us - at) * (_AT_ONCE + 1)
+        rank = AT_ONCE_RANK if said.sequence == said.opening_sequence else rank
+    return rank + (said.at_us - at) * (AT_ONCE_RANK + 1)
 
 
 History = Callable[[int], StoryEntry | None]

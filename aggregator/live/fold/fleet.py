@@ -35,6 +35,7 @@ from aggregator.live.fold.changes import (
 )
 from aggregator.live.fold.coverage import Block, Gap, Life, Mark, contests_of, known_until, reopen, settle
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP, Senders, event_key
+from aggregator.records.episode import Advised, EpisodeFold
 from aggregator.records.judge import (
     REACH,
     SKEW,
@@ -307,7 +308,7 @@ class Fleet:
                     senders.floor[sender] = told_at
                     senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
                 return
-        senders.since[sender] = at if word == UP else entry.since(word, word_before, floor)
+        senders.since[sender] = at if word == UP else entry.since(word_before, floor)
         if told_at > floor:
             senders.floor[sender] = told_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
@@ -356,18 +357,18 @@ class Fleet:
         return block.forgotten_count > 0 and at < self.known_through - self.kept
 
     def has_lived(self, sender: int) -> bool:
-        """Tell whether any time passed in what counts of all that was told of a sender."""
+        """Return True if a sender was in any state for any time, by the advisories that count."""
         block = self.blocks[self.senders.block[sender]]
         counting = (entry for entry in self.story(sender) if entry.counts(block.silent))
-        word_before, floor, since_before = 0, 0, 0
-        for entry in sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id))):
-            word = entry.reported_state
-            since = entry.since(word, word_before, floor)
-            if entry.unheard_until > since or (word_before in (UP, STALE) and since > since_before):
-                return True
-            floor = max(floor, entry.at if word == UP else entry.last_seen)
-            word_before, since_before = word, since
-        return False
+        in_order = sorted(counting, key=lambda each: (each.at, each.place_rank, event_key(each.event_id)))
+        fold = EpisodeFold()
+        return bool(
+            fold.fold(
+                Advised(place, place == 0, entry.report, entry.at, entry.last_seen, entry.unheard_until)
+                for place, entry in enumerate(in_order)
+            )
+            or fold.end()
+        )
 
     def story(self, sender: int, changes: Changes | None = None) -> Iterator[StoryEntry]:
         """Give all that was told of a sender, the last first; what is not stored yet is in ``changes``."""

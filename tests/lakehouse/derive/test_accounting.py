@@ -17,7 +17,7 @@ from aggregator.lakehouse.derive.coverage.believed_times import believed_advisor
 from aggregator.lakehouse.derive.coverage.maintenance import Declared, DeclaredMaintenance
 from aggregator.lakehouse.derive.coverage.stores import stores
 from aggregator.lakehouse.derive.incremental import said_beside
-from aggregator.lakehouse.derive.intervals.episodes import sender_intervals, words
+from aggregator.lakehouse.derive.intervals.episodes import reports, sender_intervals
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.schemas import ADVISORIES, CONTINUATIONS, SITE_BUCKETS, WATERMARKS, Table
@@ -71,7 +71,7 @@ class Derived:
         after = watermark_coverage.continuations(watermarks, pages, nothing, doubts, through).localCheckpoint()
         found = contests.found_in(after)
         heard = contests.heard(advisories, found)
-        self.intervals = sender_intervals(words(heard), stores(after, found), through).localCheckpoint()
+        self.intervals = sender_intervals(reports(heard), stores(after, found), through).localCheckpoint()
         said = watermark_coverage.vouched(watermarks, pages, nothing, doubts).unionByName(said_beside(after, found))
         planned = DeclaredMaintenance(advisories.sparkSession, (Declared(*each) for each in windows), 0, through)
         lost = [known_time.Unknown(*loss, Cause.LOST) for loss in losses]
