@@ -19,11 +19,11 @@ from shared.policy import (
 from shared.thresholds import InvalidThresholds, Thresholds
 
 
-class Refused(ValueError):
-    """What was to be said contradicts what holds, or means nothing. The text is one line."""
+class OrderRefused(ValueError):
+    """An order contradicts the policy in force, or has no effect. The text is one line."""
 
 
-class Window(msgspec.Struct, frozen=True):
+class OrderWindow(msgspec.Struct, frozen=True):
     """A declared maintenance; ``cancelled_by`` is the revision that took it back, 0 where none did."""
 
     revision: int
@@ -40,14 +40,14 @@ class Book:
         self.revisions = tuple(revisions)
         self.thresholds: dict[Scope, Thresholds] = {}
         self.set_by: dict[Scope, Revision] = {}
-        self.windows: dict[int, Window] = {}
+        self.windows: dict[int, OrderWindow] = {}
         for scope, revision in self.revisions:
             match revision.order:
                 case SetThresholds(thresholds):
                     self.thresholds[scope], self.set_by[scope] = thresholds, revision
                 case DeclareMaintenance() as declared:
                     number = revision.revision
-                    self.windows[number] = Window(number, scope, declared, revision.author)
+                    self.windows[number] = OrderWindow(number, scope, declared, revision.author)
                 case CancelMaintenance(number) if number in self.windows:
                     cancelled = msgspec.structs.replace(self.windows[number], cancelled_by=revision.revision)
                     self.windows[number] = cancelled
@@ -65,7 +65,7 @@ class Book:
 
 
 def changed_thresholds(book: Book, scope: Scope, changes: Mapping[str, int], unset: Iterable[str]) -> SetThresholds:
-    """Give what holds for a scope with ``changes`` (microseconds) to it, less what is ``unset``; raise Refused.
+    """Give what holds for a scope with ``changes`` (microseconds) to it, less what is ``unset``; raise OrderRefused.
 
     Checked is all that is known to hold beside it: for larger scopes, and for each smaller one.
     """
@@ -73,7 +73,7 @@ def changed_thresholds(book: Book, scope: Scope, changes: Mapping[str, int], uns
     kept = {name: value for name, value in before.given.items() if name not in set(unset)}
     wanted = Thresholds(**(kept | dict(changes)))
     if wanted == before:
-        raise Refused(f"{scope}: nothing changes, this holds already")
+        raise OrderRefused(f"{scope}: nothing changes, this holds already")
     after = {**book.thresholds, scope: wanted}
     for smaller in sorted(other for other in after if scope.covers(other)):
         together = Thresholds()
@@ -82,35 +82,35 @@ def changed_thresholds(book: Book, scope: Scope, changes: Mapping[str, int], uns
         try:
             together.check()
         except InvalidThresholds as error:
-            raise Refused(f"{smaller}: {error}") from error
+            raise OrderRefused(f"{smaller}: {error}") from error
     return SetThresholds(wanted)
 
 
 def declared_maintenance(started_at: int, ended_at: int, reason: str, sender_ids: Iterable[str]) -> DeclareMaintenance:
-    """Give a window of maintenance (microseconds); raise Refused."""
+    """Give a window of maintenance (microseconds); raise OrderRefused."""
     if ended_at <= started_at:
-        raise Refused(
+        raise OrderRefused(
             f"maintenance must end after it starts: {format_instant(started_at)} to {format_instant(ended_at)}"
         )
     if started_at < EARLIEST or ended_at > LATEST:
         between = f"{format_instant(EARLIEST)} and {format_instant(LATEST)}"
-        raise Refused(f"maintenance must lie between {between}: the tables take no other")
+        raise OrderRefused(f"maintenance must lie between {between}: the tables take no other")
     if not reason.strip():
-        raise Refused("maintenance needs a reason: say why")
+        raise OrderRefused("maintenance needs a reason: say why")
     senders = tuple(dict.fromkeys(sender_ids))
     if not all(senders):
-        raise Refused("a sender's name is not empty")
+        raise OrderRefused("a sender's name is not empty")
     return DeclareMaintenance(started_at, ended_at, reason, senders)
 
 
 def cancelled_maintenance(book: Book, number: int) -> tuple[Scope, Order]:
-    """Take back the maintenance that a revision declared; raise Refused."""
+    """Take back the maintenance that a revision declared; raise OrderRefused."""
     window = book.windows.get(number)
     if window is None:
         known = ", ".join(str(each.revision) for each in book.windows.values() if not each.cancelled_by)
-        raise Refused(f"revision {number} declares no maintenance; those that do: {known or 'none'}")
+        raise OrderRefused(f"revision {number} declares no maintenance; those that do: {known or 'none'}")
     if window.cancelled_by:
-        raise Refused(f"revision {number} is cancelled already, by revision {window.cancelled_by}")
+        raise OrderRefused(f"revision {number} is cancelled already, by revision {window.cancelled_by}")
     return window.scope, CancelMaintenance(number)
 
 

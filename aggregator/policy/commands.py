@@ -18,7 +18,7 @@ from aggregator.config import DEFAULT_PATH, AggregatorSettings
 from aggregator.live.known_senders import unheard_of
 from aggregator.policy import book as rules
 from aggregator.policy import pages
-from aggregator.policy.book import Book, Refused
+from aggregator.policy.book import Book, OrderRefused
 from aggregator.policy.runs import Run, runs
 from aggregator.policy.stream import Held, PolicyUnavailable, read_policy, say
 from aggregator.terminal import clear_errors
@@ -234,7 +234,7 @@ def _say_to(voice: _Voice, make: Callable[[Scope, Book], Order]) -> None:
 
 
 def _scope_of(voice: _Voice) -> Scope:
-    with clear_errors(Refused):
+    with clear_errors(OrderRefused):
         return scope_of(_with_policy(voice.config_path), voice.region, voice.site, voice.block)
 
 
@@ -250,19 +250,19 @@ def _say(voice: _Voice, make: Callable[[Book], tuple[Scope, Order]]) -> None:
 
 
 def scope_of(topology: TopologySettings, region: str, site: str, block: str) -> Scope:
-    """Find out whom a person means, by the regions and sites that the topology names; raise Refused.
+    """Find out whom a person means, by the regions and sites that the topology names; raise OrderRefused.
 
     The region of a site that is in the file need not be said. Where a region's sites are not in the file, any name is
     taken.
     """
     if not region and not site:
-        raise Refused("say for whom: --region, or --site, or --site and --block")
+        raise OrderRefused("say for whom: --region, or --site, or --site and --block")
     if block and not site:
-        raise Refused("a block is one of a site: say --site too")
+        raise OrderRefused("a block is one of a site: say --site too")
     named = {each.name: each for each in topology.sites}
     if site in named:
         if region not in ("", named[site].region):
-            raise Refused(f"site {site} is in region {named[site].region}, not in {region}")
+            raise OrderRefused(f"site {site} is in region {named[site].region}, not in {region}")
         region = named[site].region
         _refuse_unknown("block", block, named[site].blocks)
     elif site and (not region or any(each.region == region for each in topology.sites)):
@@ -272,7 +272,7 @@ def scope_of(topology: TopologySettings, region: str, site: str, block: str) -> 
         for what, name in (("site", site), ("block", block)):
             validated_token(name or "none", what)
     except InvalidIdentifier as error:
-        raise Refused(str(error)) from error
+        raise OrderRefused(str(error)) from error
     return Scope(region, site, block)
 
 
@@ -281,7 +281,7 @@ def _refuse_unknown(what: str, name: str, known: Iterable[str]) -> None:
     if name and name not in names:
         nearest = difflib.get_close_matches(name, names, n=1)
         meant = f", did you mean {nearest[0]}?" if nearest else f": {', '.join(names)}" if names else ""
-        raise Refused(f"{what} {name!r} is not in the topology{meant}")
+        raise OrderRefused(f"{what} {name!r} is not in the topology{meant}")
 
 
 def _with_policy(config_path: Path) -> TopologySettings:
@@ -298,7 +298,7 @@ def _at_hub(topology: TopologySettings, work: Callable[[Client, Place], Awaitabl
         async with await connect(topology.hub, name="muster-aggregator policy", deadline=CONNECT_DEADLINE) as client:
             return await work(client, hub_place(topology))
 
-    with clear_errors(ConnectFailed, PolicyUnavailable, Refused, RequestFailed, ApiError):
+    with clear_errors(ConnectFailed, PolicyUnavailable, OrderRefused, RequestFailed, ApiError):
         return asyncio.run(connected())
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.policy.book import Book, Window, revision_text
+from aggregator.policy.book import Book, OrderWindow, revision_text
 from aggregator.policy.runs import Run
 from aggregator.terminal import format_table
 from shared.command_line.tables import Column
@@ -60,7 +60,7 @@ def history_as_json(book: Book) -> list[dict[str, Any]]:
     return [{"scope": str(scope), **msgspec.to_builtins(revision)} for scope, revision in book.revisions]
 
 
-def state(window: Window, now: int) -> str:
+def state(window: OrderWindow, now: int) -> str:
     if window.cancelled_by:
         return "cancelled"
     if now < window.order.started_at_us:
@@ -91,13 +91,13 @@ def _maintenance(book: Book, now: int, width: int) -> str:
     if not open_ones:
         return ""
     columns = (
-        Column[Window]("maintenance", lambda each: str(each.revision), right=True),
-        Column[Window]("for", lambda each: str(each.scope)),
-        Column[Window]("senders", lambda each: ", ".join(each.order.sender_ids) or "all", wraps=True),
-        Column[Window]("from", lambda each: _moment(each.order.started_at_us)),
-        Column[Window]("to", lambda each: _moment(each.order.ended_at_us)),
-        Column[Window]("state", lambda each: state(each, now), spare=1),
-        Column[Window]("reason", lambda each: each.order.reason, wraps=True),
+        Column[OrderWindow]("maintenance", lambda each: str(each.revision), right=True),
+        Column[OrderWindow]("for", lambda each: str(each.scope)),
+        Column[OrderWindow]("senders", lambda each: ", ".join(each.order.sender_ids) or "all", wraps=True),
+        Column[OrderWindow]("from", lambda each: _moment(each.order.started_at_us)),
+        Column[OrderWindow]("to", lambda each: _moment(each.order.ended_at_us)),
+        Column[OrderWindow]("state", lambda each: state(each, now), spare=1),
+        Column[OrderWindow]("reason", lambda each: each.order.reason, wraps=True),
     )
     return format_table(columns, open_ones, width)
 
@@ -115,7 +115,7 @@ def _runs(runs: list[Run], now: int, width: int) -> str:
     return format_table(columns, runs, width)
 
 
-def _window(window: Window) -> dict[str, Any]:
+def _window(window: OrderWindow) -> dict[str, Any]:
     return {
         "revision": window.revision,
         "scope": str(window.scope),

@@ -48,20 +48,22 @@ class Held(msgspec.Struct, frozen=True):
     unread: int = 0
 
 
-class _State(msgspec.Struct, frozen=True):
+class _PolicyStreamState(msgspec.Struct, frozen=True):
     last_seq: Count = 0
 
 
-class _Info(msgspec.Struct, frozen=True):
+class _PolicyStreamInfo(msgspec.Struct, frozen=True):
     created: ReportedInstant
     ts: ReportedInstant
-    state: _State
+    state: _PolicyStreamState
 
 
 async def read_policy(client: Client, hub: Place) -> Held:
     """Read all of it; raise PolicyUnavailable."""
     try:
-        info = await request_json(client, f"{hub.api}.STREAM.INFO.{STREAM}", None, _Info, deadline=REQUEST_DEADLINE)
+        info = await request_json(
+            client, f"{hub.api}.STREAM.INFO.{STREAM}", None, _PolicyStreamInfo, deadline=REQUEST_DEADLINE
+        )
         read = [each async for each in read_messages(client, (hub, STREAM), EVERY_REVISION)]
     except ApiError as error:
         raise PolicyUnavailable(explain_refusal(STREAM, error)) from error

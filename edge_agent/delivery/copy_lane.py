@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from edge_agent.core.records import OutboxRow
-from edge_agent.delivery.lane import BATCH_ROWS, LaneFlight, Verdict
+from edge_agent.delivery.lane import BATCH_ROWS, LaneFlight, LaneVerdict
 from edge_agent.delivery.region_protocol import least_size
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment, ShipmentPlace
 from edge_agent.runtime.pace import loop_time
 from shared.backoff import jitter
 from shared.subjects import RecordType, parse_subject
@@ -167,7 +167,7 @@ class CopyScheduler:
 
     def restart(self) -> None:
         """Forget what was in flight: the lane starts again by asking what the region knows of it."""
-        self._end: Place | None = None
+        self._end: ShipmentPlace | None = None
         self._end_block = ""
         self._returned: list[OutboxRow] = []
         self._alone = 0
@@ -210,7 +210,7 @@ class CopyScheduler:
         if self._end and rows[0].block != self._end_block:
             self._end = None
         behind = self._end
-        self._end = Place(rows[-1].subject, behind.sequence + len(rows)) if behind else None
+        self._end = ShipmentPlace(rows[-1].subject, behind.sequence + len(rows)) if behind else None
         self._end_block = rows[0].block
         if behind and self._form_of(rows) is Form.CHAIN:
             return self._flight.ship(rows, Form.CHAIN, behind)
@@ -235,10 +235,10 @@ class CopyScheduler:
         form = self._form_of(rows)
         if form is Form.CHAIN and any(shipment.form is not Form.CHAIN for shipment, _ in self._in_flight.values()):
             return None
-        behind, self._end = self._end, Place(rows[-1].subject, self._end.sequence + len(rows))
+        behind, self._end = self._end, ShipmentPlace(rows[-1].subject, self._end.sequence + len(rows))
         return self._flight.ship(rows, form, behind)
 
-    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> Verdict | None:
+    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> LaneVerdict | None:
         rows = shipment.rows
         if shipment.form in (Form.BATCH, Form.QUESTION) and answer.outcome is not Outcome.BUSY:
             self._busy_since = 0.0
@@ -252,13 +252,13 @@ class CopyScheduler:
                 self._longest_turn = max(self._longest_turn // 2, 1)
             elif self._turns:
                 self._turns -= 1
-            self._note_end(Place(rows[-1].subject, answer.sequence) if answer.sequence else None)
+            self._note_end(ShipmentPlace(rows[-1].subject, answer.sequence) if answer.sequence else None)
         elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
             # It is what its batch was refused for: the others go together.
             self._end, self._alone = None, 0
-            return Verdict.TOO_LARGE
+            return LaneVerdict.TOO_LARGE
         elif shipment.form is Form.SINGLE:
-            return Verdict.REFUSED
+            return LaneVerdict.REFUSED
         elif shipment.form is Form.CHAIN:
             self._take_back_chain(rows)
         else:
@@ -270,8 +270,8 @@ class CopyScheduler:
         self._returned.append(row)
         self._alone += 1
 
-    def _note_end(self, end: Place | None) -> None:
-        """Know where the last answered shipment ends.
+    def _note_end(self, end: ShipmentPlace | None) -> None:
+        """Keep the end of the last answered shipment.
 
         One in flight that was to stand behind another place will be refused. What followed that one could be stored:
         where others have written as many messages before as it has rows, the subject ends at the very place.
@@ -327,7 +327,7 @@ class CopyScheduler:
         assert place is not None
         return self._flight.shipment((self._ready[place],), Form.QUESTION)
 
-    def _take_answer_to_question(self, answer: Answer) -> Verdict | None:
+    def _take_answer_to_question(self, answer: Answer) -> LaneVerdict | None:
         search = self._search
         if search is None:
             # It was given up meanwhile: rows go one by one, and each answer says whether its row was known.
@@ -345,7 +345,7 @@ class CopyScheduler:
             case Outcome.NO_BATCHES | Outcome.TOO_LARGE:
                 self._search = None
             case _:
-                return Verdict.REFUSED
+                return LaneVerdict.REFUSED
         return None
 
     def _pause_while_busy(self) -> None:

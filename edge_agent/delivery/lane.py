@@ -20,7 +20,16 @@ from typing import Protocol
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.delivery.flow_control import FlightLimit, UploadWindow
 from edge_agent.delivery.region_protocol import least_size, without_spared
-from edge_agent.delivery.shipment import FIRST_RETRY, LONGEST_RETRY, Answer, Form, Outcome, Place, Shipment, Terms
+from edge_agent.delivery.shipment import (
+    FIRST_RETRY,
+    LONGEST_RETRY,
+    Answer,
+    Form,
+    Outcome,
+    Shipment,
+    ShipmentPlace,
+    Terms,
+)
 from edge_agent.runtime.pace import loop_time
 from edge_agent.runtime.tally import Tally
 from edge_agent.store.port import LaneRows, StoreUnwritable
@@ -162,14 +171,18 @@ class LaneFlight:
             rows.append(row)
         return rows, False
 
-    def ship(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+    def ship(
+        self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: ShipmentPlace | None = None
+    ) -> Shipment:
         """Move the first of the ready rows into the window; give them as a shipment."""
         for row in rows:
             self.ready.popleft()
             self.window.add(row.row_id, row.size)
         return self.shipment(rows, form, behind)
 
-    def shipment(self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: Place | None = None) -> Shipment:
+    def shipment(
+        self, rows: Sequence[OutboxRow], form: Form = Form.SINGLE, behind: ShipmentPlace | None = None
+    ) -> Shipment:
         return Shipment(self.terms.next_number(), self.lane, rows, form, behind)
 
     def acknowledge(self, rows: Iterable[OutboxRow], done: int | None = None) -> None:
@@ -198,8 +211,8 @@ class LaneFlight:
         self.store.release(self.lane)
 
 
-class Verdict(Enum):
-    """What the lane has to do about a row that the region did not take."""
+class LaneVerdict(Enum):
+    """The reason for which the region did not take a row; the lane acts on it."""
 
     REFUSED = auto()
     TOO_LARGE = auto()
@@ -213,8 +226,8 @@ class Scheduler(Protocol):
     def next_shipment(self) -> Shipment | None:
         """Give what may leave now; None where nothing may."""
 
-    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> Verdict | None:
-        """Take the answer to a shipment that left at ``sent_at``; give what is to be done about its first row."""
+    def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> LaneVerdict | None:
+        """Take the answer to a shipment that left at ``sent_at``; return the verdict on its first row."""
 
     def send_again(self, row: OutboxRow) -> None:
         """Send a row once more in place of the one with its id, which was refused."""
@@ -259,7 +272,7 @@ class ParallelScheduler:
             return flight.ship((ready[0],))
         return None
 
-    def take_answer(self, shipment: Shipment, answer: Answer, _sent_at: float) -> Verdict | None:
+    def take_answer(self, shipment: Shipment, answer: Answer, _sent_at: float) -> LaneVerdict | None:
         rows = shipment.rows
         if shipment.form is Form.QUESTION:
             return None
@@ -271,7 +284,7 @@ class ParallelScheduler:
                 self._batches_from = loop_time() + BUSY_PAUSE * jitter()
             self._again.extend(rows)
             return None
-        return Verdict.TOO_LARGE if answer.outcome is Outcome.TOO_LARGE else Verdict.REFUSED
+        return LaneVerdict.TOO_LARGE if answer.outcome is Outcome.TOO_LARGE else LaneVerdict.REFUSED
 
     def send_again(self, row: OutboxRow) -> None:
         self._again.append(row)
@@ -378,9 +391,9 @@ class UploadLane:
         verdict = self._scheduler.take_answer(shipment, answer, sent_at)
         if verdict is not None and self._on_refusal is not None:
             self._on_refusal()
-        elif verdict is Verdict.TOO_LARGE:
+        elif verdict is LaneVerdict.TOO_LARGE:
             self._shorten_or_set_apart(row, answer.limit)
-        elif verdict is Verdict.REFUSED:
+        elif verdict is LaneVerdict.REFUSED:
             # A row that may not be dropped waits until somebody has helped.
             self.flight.publishes.failed += 1
             self._pause(f"block {row.block}: {row.subject}: {answer.reason}")

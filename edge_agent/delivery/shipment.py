@@ -24,8 +24,8 @@ class Form(Enum):
     QUESTION = auto()
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where the last message of a subject stands in the stream: what is to follow it is refused otherwise."""
+class ShipmentPlace(msgspec.Struct, frozen=True):
+    """The place in the stream of the last message of a subject; a successor elsewhere is refused."""
 
     subject: str
     sequence: int
@@ -38,7 +38,7 @@ class Shipment(msgspec.Struct, frozen=True, gc=False):
     lane: Lane
     rows: Sequence[OutboxRow]
     form: Form = Form.SINGLE
-    behind: Place | None = None
+    behind: ShipmentPlace | None = None
 
     @property
     def size(self) -> int:

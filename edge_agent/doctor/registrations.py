@@ -70,8 +70,8 @@ class Cadence(msgspec.Struct, frozen=True):
     known_from: str
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """What the newest messages say: who registered when (microseconds), and why others could not be told whose.
+class RegistrationSample(msgspec.Struct, frozen=True):
+    """The newest messages: senders and instants (microseconds) of registrations, and reasons of those without a sender.
 
     ``examples`` shows the last message of each of those reasons, ``repeated`` a Nats-Msg-Id of each sender that was
     stored with one more than once; ``message_ids`` are all that were seen.
@@ -90,7 +90,9 @@ class Sample(msgspec.Struct, frozen=True):
         return len(self.sightings) + sum(self.rejected.values())
 
 
-async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: int, mean_size: int) -> Sample | None:
+async def newest_messages(
+    visit: Visit, block: StreamSettings, last_sequence: int, mean_size: int
+) -> RegistrationSample | None:
     """Read the newest messages up to a bound of number and bytes; None where the server does not let us."""
     stream, prefix, name = block.source.stream, api_prefix(block.source.domain), f"muster-doctor-{secrets.token_hex(4)}"
     wanted = max(min(MOST_MESSAGES, MOST_BYTES // max(mean_size, 1)), 1)
@@ -103,7 +105,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
         "mem_storage": True,
         **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
-    sample = Sample([], Counter(), {}, set(), {}, Counter())
+    sample = RegistrationSample([], Counter(), {}, set(), {}, Counter())
     try:
         body = {"stream_name": stream, "config": config}
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
@@ -115,7 +117,7 @@ async def newest_messages(visit: Visit, block: StreamSettings, last_sequence: in
     return sample
 
 
-async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: Sample) -> None:
+async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: RegistrationSample) -> None:
     source = block.source
     messages = delivered(visit.client, source.stream, consumer, count, api=api_prefix(source.domain), deadline=PATIENCE)
     intake = Intake(block.sender_rule(), goodbye=block.goodbye.rule())
@@ -216,7 +218,7 @@ def _silence(name: str, settings: AgentSettings, block: StreamSettings, known: K
         yield warning(name, f"the agent has watched for {length}, and nobody has registered", remedy)
 
 
-def _identification(name: str, sample: Sample, stale_after: int, filter_subject: str) -> Iterator[Finding]:
+def _identification(name: str, sample: RegistrationSample, stale_after: int, filter_subject: str) -> Iterator[Finding]:
     nameless = Counter({reason: number for reason, number in sample.rejected.items() if reason != RejectReason.BATCH})
     count, rejected = sample.message_count, sum(nameless.values())
     if not count and not filter_subject:
@@ -248,7 +250,7 @@ def _identification(name: str, sample: Sample, stale_after: int, filter_subject:
         yield bad(name, text, "correct [stream.sender]: each message is a new sender now, and soon a stale one")
 
 
-def _repeated_ids(name: str, sample: Sample, duplicate_window: int, stale_after: int) -> Iterator[Finding]:
+def _repeated_ids(name: str, sample: RegistrationSample, duplicate_window: int, stale_after: int) -> Iterator[Finding]:
     window = format_duration(duplicate_window)
     if sample.repeated:
         sender_id, message_id = next(iter(sample.repeated.items()))

@@ -102,7 +102,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-class _Reader(Protocol):
+class _WatchedReader(Protocol):
     @property
     def progress(self) -> Progress | None: ...
 
@@ -142,7 +142,7 @@ class StatusBoard:
         self._conditions = ConditionLog()
         self._found: list[Condition] = []
         self._level = OutboxLevel()
-        self._readers: dict[str, _Reader] = {}
+        self._readers: dict[str, _WatchedReader] = {}
         self._store: SqliteStore | None = None
         self._last_problem: PartStatus | None = None
         self._changed = asyncio.Event()
@@ -152,7 +152,7 @@ class StatusBoard:
         """Take no more reports: links that end because the agent ends are not worth a word."""
         self._is_muted = True
 
-    def watch(self, block: str, reader: _Reader) -> None:
+    def watch(self, block: str, reader: _WatchedReader) -> None:
         self._readers[block] = reader
 
     def progress(self) -> dict[str, Progress]:

@@ -16,7 +16,7 @@ from edge_agent.pair.log import Delivered
 LANES = (Lane.ADVISORIES, Lane.REGISTRATIONS)
 
 
-class _Mark(msgspec.Struct, frozen=True):
+class _DeliveryMark(msgspec.Struct, frozen=True):
     """How far the rows up to ``row_id`` reach, in entries by block.
 
     All rows of the entries up to ``held`` are among them; rows of entries up to ``begun`` may be, since the blocks
@@ -38,7 +38,7 @@ class Deliveries:
     def __init__(self, reached: Mapping[str, int], last_row_ids: Mapping[Lane, int]) -> None:
         self.delivered: Delivered = {}
         self._begun, self._done = dict(reached), dict(reached)
-        self._marks = {lane: deque([_Mark(last_row_ids[lane], dict(reached), dict(reached))]) for lane in LANES}
+        self._marks = {lane: deque([_DeliveryMark(last_row_ids[lane], dict(reached), dict(reached))]) for lane in LANES}
 
     def knows(self, block: str) -> bool:
         """Tell whether there has been an entry of a block's that the store has."""
@@ -53,7 +53,7 @@ class Deliveries:
         self._done[block] = self._begun[block]
         for lane, marks in self._marks.items():
             if not marks or last_row_ids[lane] > marks[-1].row_id:
-                marks.append(_Mark(last_row_ids[lane], dict(self._done), dict(self._begun)))
+                marks.append(_DeliveryMark(last_row_ids[lane], dict(self._done), dict(self._begun)))
 
     def acknowledged(self, through: Mapping[Lane, int]) -> None:
         """Take what the region has acknowledged to us: by lane, the row up to which none waits any more."""

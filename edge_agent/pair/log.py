@@ -147,12 +147,12 @@ class LogOutrun(Exception):
     """Nothing was appended: the log's end is not where the writer believed it."""
 
 
-class _Config(msgspec.Struct):
+class _LogConfig(msgspec.Struct):
     subjects: tuple[str, ...] = ()
 
 
-class _Info(msgspec.Struct):
-    config: _Config
+class _LogInfo(msgspec.Struct):
+    config: _LogConfig
 
 
 class LogAddress(msgspec.Struct, frozen=True):
@@ -196,7 +196,7 @@ class PairLog:
         """Raise NoLog where there is no stream, OtherKey where it is another pair's."""
         stream = self._address.stream
         try:
-            info = await self._ask(f"STREAM.INFO.{stream}", None, _Info)
+            info = await self._ask(f"STREAM.INFO.{stream}", None, _LogInfo)
         except ApiError as error:
             kind = NoLog if error.err_code == NO_SUCH_STREAM else LogUnavailable
             raise kind(f"stream {stream}: {error}") from error

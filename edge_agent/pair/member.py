@@ -70,7 +70,7 @@ class MemberParts(Protocol):
         """Take back what was said of it: the other sends from now on."""
 
 
-class Member:
+class PairMember:
     """One member."""
 
     def __init__(
@@ -271,7 +271,7 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: Upload
         modes = {block.name: sample_mode(settings, block, identity) for block in settings.stream}
         health = MemberHealth(parts.board, list(found), parts.store, subject)
         member_parts = _MemberParts(parts.store, parts, health, blocks, modes, found, upload_path, link)
-        member = Member(client, address, writer, settings, member_parts, parts.board)
+        member = PairMember(client, address, writer, settings, member_parts, parts.board)
         parts.board.pair = member.status
         over = partial(_over, link)
         tasks.create_task(over(lambda region: health.watch_region(region.client)), name="reach of the region")

@@ -62,7 +62,7 @@ class _ConsumerConfig(msgspec.Struct):
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
 
-class _Cluster(msgspec.Struct, frozen=True):
+class _ConsumerCluster(msgspec.Struct, frozen=True):
     leader: str = ""
 
 
@@ -76,7 +76,7 @@ class ConsumerInfo(msgspec.Struct):
     ack_floor: _Progress = _Progress()
     num_waiting: Count = 0
     num_ack_pending: Count = 0
-    cluster: _Cluster = _Cluster()
+    cluster: _ConsumerCluster = _ConsumerCluster()
     paused: bool = False
 
     @property

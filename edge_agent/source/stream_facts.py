@@ -17,7 +17,7 @@ HEARD_WITHIN = 15_000_000_000
 """Nanoseconds: a server hears a stream that it copies from every second or so, also where nothing is new."""
 
 
-class _State(msgspec.Struct):
+class _ReportedState(msgspec.Struct):
     messages: Count
     bytes: Count
     first_seq: Count
@@ -26,7 +26,7 @@ class _State(msgspec.Struct):
     num_subjects: Count = 0
 
 
-class _Config(msgspec.Struct):
+class _ReportedConfig(msgspec.Struct):
     subjects: tuple[str, ...] = ()
     retention: str = "limits"
     sealed: bool = False
@@ -103,8 +103,8 @@ class Cluster(msgspec.Struct, frozen=True):
 class StreamInfo(msgspec.Struct):
     """The part of STREAM.INFO that is needed here; ``mirror`` and ``sources`` are what the stream copies from."""
 
-    config: _Config
-    state: _State
+    config: _ReportedConfig
+    state: _ReportedState
     created: ReportedInstant
     ts: ReportedInstant
     mirror: CopiedStream | None = None

@@ -103,7 +103,7 @@ async def connect(
         text = f"cannot connect to {', '.join(settings.servers)}: {error}"
         raise ConnectFailed(text, MEND_FILE, is_ours=True) from error
 
-    link = _Link(settings, credentials, on_state)
+    link = _LinkReporter(settings, credentials, on_state)
     client = link.client = EdgeClient(
         credentials,
         settings.tls,
@@ -162,7 +162,7 @@ async def _given_up(opening: asyncio.Task[None], client: EdgeClient) -> None:
         client.abort()
 
 
-class _Link:
+class _LinkReporter:
     """Listen to one client's callbacks: collect why the first attempts fail, later report every change."""
 
     def __init__(

@@ -16,7 +16,7 @@ from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 from aggregator.catalog_settings import CatalogSettings
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse import rollup
-from aggregator.lakehouse.commands.failures import Interrupted, explained, in_one_line
+from aggregator.lakehouse.commands.failures import CommandInterrupted, explained, in_one_line
 from aggregator.lakehouse.commands.repeat import roll_up_every
 from aggregator.lakehouse.spark.jars import JarsUnavailable
 from aggregator.lakehouse.spark.process import how_it_ended, say_nothing_of_its_end
@@ -240,7 +240,7 @@ def test_waiting_for_a_hub_ends_with_a_signal(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGINT)
             stop.check()
 
-        with pytest.raises(Interrupted, match="stopped between two commits") as stopped, in_one_line():
+        with pytest.raises(CommandInterrupted, match="stopped between two commits") as stopped, in_one_line():
             rollup.roll_up(settings_for(NOBODY, tmp_path), rollup.RollupRequest(), say, check)
     assert stopped.value.exit_code == 130
 

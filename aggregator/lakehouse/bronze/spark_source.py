@@ -62,7 +62,7 @@ class Slice(InputPartition):
         self.before = before
 
 
-class JetStreamSource(DataSource):
+class ArchiveDataSource(DataSource):
     """The data source ``jetstream``."""
 
     @classmethod
@@ -118,7 +118,7 @@ def load(
 
     Records of the blocks in ``excess`` are quarantined.
     """
-    spark.dataSource.register(JetStreamSource)
+    spark.dataSource.register(ArchiveDataSource)
     options = {
         "slices_of": msgspec.json.encode(source).decode(),
         "first": str(sequences[0]),
@@ -126,7 +126,7 @@ def load(
         "clocks": msgspec.json.encode(clocks).decode(),
         "excess": msgspec.json.encode(excess).decode(),
     }
-    return spark.read.format(JetStreamSource.name()).options(**options).load()
+    return spark.read.format(ArchiveDataSource.name()).options(**options).load()
 
 
 def rows_of(messages: Messages, choria_region: str = "", excess: Collection[BlockId] = ()) -> pa.RecordBatch:

@@ -68,7 +68,7 @@ class AnotherAtWork(click.ClickException):
     exit_code = 75
 
 
-class Interrupted(click.ClickException):
+class CommandInterrupted(click.ClickException):
     """Ctrl-C ended the job between two commits. The code is the one of shells."""
 
     exit_code = 128 + signal.SIGINT
@@ -114,7 +114,7 @@ def in_one_line(log: Path | None = None) -> Iterator[None]:
     except AlreadyRunning as error:
         raise AnotherAtWork(str(error)) from error
     except Stopped as error:
-        ended = Interrupted if error.number == signal.SIGINT else Terminated
+        ended = CommandInterrupted if error.number == signal.SIGINT else Terminated
         raise ended(str(error)) from error
     except EXPECTED as error:
         raise click.ClickException(str(error)) from error

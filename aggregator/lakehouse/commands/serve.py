@@ -60,9 +60,9 @@ def serve_sql(settings: AggregatorSettings, token_file: Path, port: int, log: Pa
     token = _token(token_file)
     from aggregator.lakehouse import rollup
     from aggregator.lakehouse.commands.failures import in_one_line
-    from aggregator.lakehouse.spark.sql_server import Endpoint, check_port, serving
+    from aggregator.lakehouse.spark.sql_server import SqlEndpoint, check_port, serving
 
-    endpoint = Endpoint(port, token)
+    endpoint = SqlEndpoint(port, token)
     with in_one_line(log):
         open_tables(Path(settings.lakehouse.path), settings.lakehouse.catalog).close()
         check_port(endpoint)

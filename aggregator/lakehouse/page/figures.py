@@ -57,10 +57,10 @@ class Group(NamedTuple):
     heard_through: int | None
 
 
-class Block(NamedTuple):
-    """What is told of one block, watched or not, in ``[started_at, ended_at)``; none: nobody was there.
+class BlockFigures(NamedTuple):
+    """The watched time of one block in ``[started_at, ended_at)``.
 
-    ``heard_through``: until when it was watched, None: never in the period. ``imported``: it is another system's
+    ``heard_through`` is its last watched instant, None if never in the period. ``imported``: it is another system's
     history.
     """
 
@@ -78,7 +78,7 @@ class Site(NamedTuple):
     sender_count: int
     times: SenderTimes
     outage_count: int
-    blocks: Sequence[Block]
+    blocks: Sequence[BlockFigures]
 
     @property
     def heard_through(self) -> int | None:
@@ -106,7 +106,7 @@ class Sender(NamedTuple):
     noticed_count: int
 
 
-class Outage(NamedTuple):
+class OutageRow(NamedTuple):
     """One outage that touches the period, from the last word before to the first word after, or None: still down.
 
     An end beyond the period counts as none: at the end of the period nobody knew. ``incident_started_at`` names the
@@ -164,7 +164,7 @@ class Figures(NamedTuple):
     groups: list[Group]
     sites: list[Site]
     senders: list[Sender]
-    outages: list[Outage]
+    outages: list[OutageRow]
     unwatched: list[Unwatched]
     unknown_by_cause: dict[str, int]
     assumed: int

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from aggregator.lakehouse.page.figures import Figures, SenderTimes
 from aggregator.lakehouse.page.markup import Html, element
-from aggregator.lakehouse.page.tables import Column, data_table, folded, section
+from aggregator.lakehouse.page.tables import Field, data_table, folded, section
 from aggregator.lakehouse.page.words import Clock, step_name
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
@@ -56,13 +56,13 @@ def fleet_curve_section(figures: Figures, clock: Clock) -> Html:
     if 0 < most_down < _FEW * most:
         plots.append(_plot("down", "Only those that were down", points, (_DOWN,), most_down, clock))
     columns = [
-        Column[Point]("from (UTC)", lambda point: clock.time(point.started_at), lambda point: point.started_at),
-        Column[Point]("up", lambda point: f"{point.up:,.1f}", number=True),
-        Column[Point]("down", lambda point: f"{point.down:,.1f}", number=True),
-        Column[Point]("unknown", lambda point: f"{point.unknown:,.1f}", number=True),
+        Field[Point]("from (UTC)", lambda point: clock.time(point.started_at), lambda point: point.started_at),
+        Field[Point]("up", lambda point: f"{point.up:,.1f}", number=True),
+        Field[Point]("down", lambda point: f"{point.down:,.1f}", number=True),
+        Field[Point]("unknown", lambda point: f"{point.unknown:,.1f}", number=True),
     ]
     if was_planned:
-        columns.append(Column[Point]("maintenance", lambda point: f"{point.maintenance:,.1f}", number=True))
+        columns.append(Field[Point]("maintenance", lambda point: f"{point.maintenance:,.1f}", number=True))
     return section(
         "curve",
         "The fleet over time",

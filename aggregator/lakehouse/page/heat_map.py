@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from aggregator.lakehouse.page.figures import Cell, Figures, Group, SenderTimes
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.period import Window
-from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
+from aggregator.lakehouse.page.tables import Field, data_table, folded, section, time_columns
 from aggregator.lakehouse.page.words import (
     NOTHING,
     OTHER_NAMES,
@@ -147,7 +147,7 @@ def _table_behind(figures: Figures, clock: Clock) -> Html:
     """Write every cell of the map; where those are too many, those in which something happened, group by group."""
     noun = figures.grouping.noun
     if len(figures.cells) <= _MOST_ROWS:
-        name = Column[Cell](noun, lambda cell: cell.name or OTHER_NAMES)
+        name = Field[Cell](noun, lambda cell: cell.name or OTHER_NAMES)
         return folded("The table behind this map", data_table([name, *_cell_columns(clock)], figures.cells))
     by_group = _by_group(filter(_is_eventful, figures.cells))
     shown: set[Group] = set()
@@ -171,9 +171,9 @@ def _table_behind(figures: Figures, clock: Clock) -> Html:
     return folded(title, element("p", said), *tables)
 
 
-def _cell_columns(clock: Clock) -> list[Column[Cell]]:
+def _cell_columns(clock: Clock) -> list[Field[Cell]]:
     return [
-        Column[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
+        Field[Cell]("from (UTC)", lambda cell: clock.time(cell.started_at), lambda cell: cell.started_at),
         *time_columns(),
     ]
 

@@ -9,7 +9,7 @@ from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
 from aggregator.lakehouse.page.period import Period
-from aggregator.lakehouse.page.tables import Column, data_table, folded
+from aggregator.lakehouse.page.tables import Field, data_table, folded
 from aggregator.lakehouse.page.words import Clock, count, duration, percent
 
 _WIDTH: Final = 1000
@@ -42,7 +42,7 @@ def incident_strips(figures: Figures, groups: Sequence[OutageGroup], clock: Cloc
     )
 
 
-def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup]]:
+def _incident_columns(figures: Figures, clock: Clock) -> list[Field[OutageGroup]]:
     sizes = {(site.region, site.site): site.sender_count for site in figures.sites}
     end = figures.period.ended_at
 
@@ -59,12 +59,12 @@ def _incident_columns(figures: Figures, clock: Clock) -> list[Column[OutageGroup
         return percent(senders(group), sizes[group.region, group.site])
 
     return [
-        Column[OutageGroup]("site", lambda group: element("b", group.site)),
-        Column[OutageGroup]("from (UTC)", lambda group: clock.time(group.started_at), lambda group: group.started_at),
-        Column[OutageGroup]("to (UTC)", until, lambda group: end + 1 if group.ended_at is None else group.ended_at),
-        Column[OutageGroup]("for", lambda group: duration(length(group)), length, number=True),
-        Column[OutageGroup]("senders", lambda group: f"{senders(group):,}", senders, number=True),
-        Column[OutageGroup]("of the site's", share, number=True),
+        Field[OutageGroup]("site", lambda group: element("b", group.site)),
+        Field[OutageGroup]("from (UTC)", lambda group: clock.time(group.started_at), lambda group: group.started_at),
+        Field[OutageGroup]("to (UTC)", until, lambda group: end + 1 if group.ended_at is None else group.ended_at),
+        Field[OutageGroup]("for", lambda group: duration(length(group)), length, number=True),
+        Field[OutageGroup]("senders", lambda group: f"{senders(group):,}", senders, number=True),
+        Field[OutageGroup]("of the site's", share, number=True),
     ]
 
 
@@ -92,11 +92,11 @@ def incident_course(group: OutageGroup, end: int, clock: Clock) -> Html:
     )
 
 
-def _turn_columns(clock: Clock) -> list[Column[Turn]]:
+def _turn_columns(clock: Clock) -> list[Field[Turn]]:
     def when(turn: Turn) -> Html | str:
         return "not over" if turn[0] is None else clock.time(turn[0])
 
-    return [Column("time (UTC)", when), Column("what happened", lambda turn: turn[1])]
+    return [Field("time (UTC)", when), Field("what happened", lambda turn: turn[1])]
 
 
 def _turning_points(group: OutageGroup) -> list[Turn]:

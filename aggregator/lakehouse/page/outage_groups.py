@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.page.figures import Outage
+from aggregator.lakehouse.page.figures import OutageRow
 from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
 _SEPARATOR: Final = re.compile(r"[-._:/]")
@@ -19,7 +19,7 @@ class OutageGroup(NamedTuple):
 
     region: str
     site: str
-    outages: tuple[Outage, ...]
+    outages: tuple[OutageRow, ...]
 
     @property
     def started_at(self) -> int:
@@ -54,12 +54,12 @@ class OutageGroup(NamedTuple):
         return prefix, begins[prefix]
 
 
-def group_outages(outages: Sequence[Outage]) -> tuple[list[OutageGroup], list[Outage]]:
+def group_outages(outages: Sequence[OutageRow]) -> tuple[list[OutageGroup], list[OutageRow]]:
     """Part outages into those of one incident each and the others, both in the order of time.
 
     Where the period has but a few of an incident's outages, they are among the others.
     """
-    members: dict[tuple[str, str, int], list[Outage]] = {}
+    members: dict[tuple[str, str, int], list[OutageRow]] = {}
     for outage in outages:
         if outage.incident_started_at is not None:
             members.setdefault((outage.region, outage.site, outage.incident_started_at), []).append(outage)

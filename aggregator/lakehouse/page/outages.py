@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from aggregator.lakehouse.page.figures import Figures, Outage
+from aggregator.lakehouse.page.figures import Figures, OutageRow
 from aggregator.lakehouse.page.incident_timeline import incident_course, incident_strips
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.outage_groups import OutageGroup
-from aggregator.lakehouse.page.tables import Column, data_table, folded, section
+from aggregator.lakehouse.page.tables import Field, data_table, folded, section
 from aggregator.lakehouse.page.words import Clock, count, duration
 
 _MOST: Final = 3_000
@@ -27,7 +27,9 @@ _ENDINGS: Final = {
 }
 
 
-def outages_section(figures: Figures, groups: Sequence[OutageGroup], singles: Sequence[Outage], clock: Clock) -> Html:
+def outages_section(
+    figures: Figures, groups: Sequence[OutageGroup], singles: Sequence[OutageRow], clock: Clock
+) -> Html:
     """Write the section; where there are too many for a page, the longest."""
     sizes = {(site.region, site.site): site.sender_count for site in figures.sites}
     end = figures.period.ended_at
@@ -67,7 +69,7 @@ def _incidents_title(groups: Sequence[OutageGroup]) -> str:
     return f"Incidents, in which many senders of a site went at once{largest}"
 
 
-def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set[Outage], clock: Clock) -> Html:
+def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set[OutageRow], clock: Clock) -> Html:
     size, outage_count = len(group.sender_ids), len(group.outages)
     whom = f"all {size:,} senders" if size == sender_count else f"{size:,} of {count(sender_count, 'sender')}"
     flapping = f", {outage_count:,} outages" if outage_count > size else ""
@@ -94,7 +96,7 @@ def _incident(group: OutageGroup, sender_count: int, figures: Figures, kept: set
     return folded(summary, course, data_table(_columns(figures, clock), members))
 
 
-def _pages(outages: Sequence[Outage], figures: Figures, clock: Clock) -> Html:
+def _pages(outages: Sequence[OutageRow], figures: Figures, clock: Clock) -> Html:
     """Write one table, or where it would be long, folded parts of it in the order of time."""
     columns = _columns(figures, clock)
     if len(outages) <= _PAGE:
@@ -108,26 +110,26 @@ def _pages(outages: Sequence[Outage], figures: Figures, clock: Clock) -> Html:
     return join(*parts)
 
 
-def _columns(figures: Figures, clock: Clock) -> list[Column[Outage]]:
+def _columns(figures: Figures, clock: Clock) -> list[Field[OutageRow]]:
     end = figures.period.ended_at
 
-    def until(outage: Outage) -> Html | str:
+    def until(outage: OutageRow) -> Html | str:
         return clock.time(outage.ended_at) if outage.ended_at is not None else "not over"
 
-    def how_long(outage: Outage) -> str:
+    def how_long(outage: OutageRow) -> str:
         return f"{'' if outage.ended_at is not None else 'so far '}{duration(outage.length(end))}"
 
     return [
-        Column("sender", lambda outage: element("b", outage.sender_id)),
-        Column("site", lambda outage: outage.site),
-        Column("from (UTC)", lambda outage: clock.time(outage.started_at), lambda outage: outage.started_at),
-        Column("to (UTC)", until, lambda outage: end + 1 if outage.ended_at is None else outage.ended_at),
-        Column("for", how_long, lambda outage: outage.length(end), number=True),
-        Column("how it ended", _ending),
+        Field("sender", lambda outage: element("b", outage.sender_id)),
+        Field("site", lambda outage: outage.site),
+        Field("from (UTC)", lambda outage: clock.time(outage.started_at), lambda outage: outage.started_at),
+        Field("to (UTC)", until, lambda outage: end + 1 if outage.ended_at is None else outage.ended_at),
+        Field("for", how_long, lambda outage: outage.length(end), number=True),
+        Field("how it ended", _ending),
     ]
 
 
-def _ending(outage: Outage) -> str:
+def _ending(outage: OutageRow) -> str:
     if outage.ended_at is None:
         return "still down at the end"
     return _ENDINGS.get(outage.ended_by or "", outage.ended_by or "")

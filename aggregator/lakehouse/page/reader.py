@@ -6,7 +6,17 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from aggregator.lakehouse.page.figures import Block, Cell, Figures, Group, Outage, Sender, SenderTimes, Site, Unwatched
+from aggregator.lakehouse.page.figures import (
+    BlockFigures,
+    Cell,
+    Figures,
+    Group,
+    OutageRow,
+    Sender,
+    SenderTimes,
+    Site,
+    Unwatched,
+)
 from aggregator.lakehouse.page.grouping import MOST_GROUPS, Choice, InvalidGrouping
 from aggregator.lakehouse.page.period import Grid, Period, choose_period, curve_grid, heat_grid
 from aggregator.lakehouse.page.words import listed, natural
@@ -36,7 +46,7 @@ def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> 
     recorded = [f"{stream} {sequence:,}" for stream, sequence in tables.rows(queries["position"])]
     _check_places(choice, tables.rows(queries["places"]))
     period = choose_period(Period(first, last), choice.since, choice.until)
-    return _Reader(tables, queries, period, choice).figures("".join(recorded), last, registration_interval)
+    return _FigureReader(tables, queries, period, choice).figures("".join(recorded), last, registration_interval)
 
 
 def _check_places(choice: Choice, places: Sequence[tuple[str, str]]) -> None:
@@ -49,7 +59,7 @@ def _check_places(choice: Choice, places: Sequence[tuple[str, str]]) -> None:
         raise InvalidGrouping(f"no site of {listed(list(choice.sites))} is in region {listed(list(choice.regions))}")
 
 
-class _Reader:
+class _FigureReader:
     """Hold the period's cut of the tables, and ask it."""
 
     def __init__(self, tables: Tables, queries: dict[str, str], period: Period, choice: Choice) -> None:
@@ -60,7 +70,7 @@ class _Reader:
     def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
         self._check_that_anything_is_told()
         heat, curve = heat_grid(self._period), curve_grid(self._period)
-        outages = [Outage(*row) for row in self._rows("outages")]
+        outages = [OutageRow(*row) for row in self._rows("outages")]
         ((shortest, longest),) = self._rows("stale_after")
         ((assumed, imported),) = self._rows("borrowed")
         return Figures(
@@ -115,11 +125,11 @@ class _Reader:
             for region, site, sender_id, *times, outage_count, noticed_count in self._rows("senders")
         ]
 
-    def _sites(self, outages: list[Outage]) -> list[Site]:
+    def _sites(self, outages: list[OutageRow]) -> list[Site]:
         senders = {(region, site): count for region, site, count in self._rows("sender_counts")}
-        blocks: dict[tuple[str, str], list[Block]] = defaultdict(list)
+        blocks: dict[tuple[str, str], list[BlockFigures]] = defaultdict(list)
         for region, site, *block in self._rows("blocks"):
-            blocks[region, site].append(Block(*block))
+            blocks[region, site].append(BlockFigures(*block))
         went_down = Counter((outage.region, outage.site) for outage in outages)
         sites = [
             Site(*name, senders.get(name, 0), SenderTimes(*times), went_down[name], blocks[name])

@@ -8,7 +8,7 @@ from aggregator.lakehouse.page.heat_map import title_of
 from aggregator.lakehouse.page.markup import Html, element, join
 from aggregator.lakehouse.page.period import Period
 from aggregator.lakehouse.page.summary import CAUSES
-from aggregator.lakehouse.page.tables import Column, data_table, folded, section, time_columns
+from aggregator.lakehouse.page.tables import Field, data_table, folded, section, time_columns
 from aggregator.lakehouse.page.words import Clock, count, duration
 from aggregator.lakehouse.tables.causes import Cause
 
@@ -33,17 +33,17 @@ def groups_section(figures: Figures, clock: Clock) -> Html:
     )
 
 
-def _group_columns(noun: str, clock: Clock, *, by_site: bool) -> list[Column[Group]]:
+def _group_columns(noun: str, clock: Clock, *, by_site: bool) -> list[Field[Group]]:
     def watched_until(group: Group) -> Html | str:
         return "at no time" if group.heard_through is None else clock.time(group.heard_through)
 
     return [
-        Column[Group](noun, lambda group: element("b", title_of(group))),
-        *([Column[Group]("region", lambda group: group.place)] if by_site else []),
-        Column[Group]("senders", lambda each: f"{each.sender_count:,}", lambda each: each.sender_count, number=True),
+        Field[Group](noun, lambda group: element("b", title_of(group))),
+        *([Field[Group]("region", lambda group: group.place)] if by_site else []),
+        Field[Group]("senders", lambda each: f"{each.sender_count:,}", lambda each: each.sender_count, number=True),
         *time_columns(),
-        Column[Group]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
-        Column[Group]("watched until (UTC)", watched_until, lambda group: group.heard_through or 0),
+        Field[Group]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
+        Field[Group]("watched until (UTC)", watched_until, lambda group: group.heard_through or 0),
     ]
 
 
@@ -61,11 +61,11 @@ def worst_senders_section(figures: Figures) -> Html:
         return " and ".join([*noticed, *(["as imported"] if sender.noticed_count < sender.outage_count else [])])
 
     columns = [
-        Column[Sender]("sender", lambda sender: element("b", sender.sender_id)),
-        Column[Sender]("site", lambda sender: sender.site),
+        Field[Sender]("sender", lambda sender: element("b", sender.sender_id)),
+        Field[Sender]("site", lambda sender: sender.site),
         *time_columns(),
-        Column[Sender]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
-        Column[Sender]("exact to", exact_to, bound, number=True),
+        Field[Sender]("outages", lambda each: f"{each.outage_count:,}", lambda each: each.outage_count, number=True),
+        Field[Sender]("exact to", exact_to, bound, number=True),
     ]
     lead = (
         f"The {count(len(shown), 'sender')} with the lowest availability, of"
@@ -83,18 +83,18 @@ def unwatched_section(figures: Figures, clock: Clock) -> Html:
     """Draw when each site was watched, and list the times when it was not."""
     end = figures.period.ended_at
     columns = [
-        Column[Unwatched]("site", lambda span: element("b", span.site)),
-        Column[Unwatched]("from (UTC)", lambda span: clock.time(span.started_at), lambda span: span.started_at),
-        Column[Unwatched](
+        Field[Unwatched]("site", lambda span: element("b", span.site)),
+        Field[Unwatched]("from (UTC)", lambda span: clock.time(span.started_at), lambda span: span.started_at),
+        Field[Unwatched](
             "to (UTC)",
             lambda span: clock.time(span.ended_at) if span.ended_at < end else "the end",
             lambda span: span.ended_at,
         ),
-        Column[Unwatched]("for", lambda span: duration(_length(span)), _length, number=True),
-        Column[Unwatched](
+        Field[Unwatched]("for", lambda span: duration(_length(span)), _length, number=True),
+        Field[Unwatched](
             "unknown, all senders", lambda span: duration(span.unknown), lambda span: span.unknown, number=True
         ),
-        Column[Unwatched]("why", lambda span: CAUSES.get(span.cause, span.cause)),
+        Field[Unwatched]("why", lambda span: CAUSES.get(span.cause, span.cause)),
     ]
     spans = figures.unwatched
     listed = sorted(sorted(spans, key=_length)[-_MOST_ROWS:], key=lambda span: (span.started_at, span.site, span.block))

@@ -11,8 +11,8 @@ from aggregator.lakehouse.page.words import duration, percent
 T = TypeVar("T")
 
 
-class Column(NamedTuple, Generic[T]):
-    """One column: its title, how a row's cell reads, and what rows are sorted by where that is not the text."""
+class Field(NamedTuple, Generic[T]):
+    """One column: its title, the text of a row's cell, and the sort key of a row if that is not the text."""
 
     title: str
     cell: Callable[[T], Child]
@@ -20,18 +20,18 @@ class Column(NamedTuple, Generic[T]):
     number: bool = False
 
 
-def time_columns() -> list[Column[Any]]:
-    """Give the columns that tell of the sender time of rows that have ``times``, the same in every table."""
+def time_columns() -> list[Field[Any]]:
+    """Return the columns of sender time for rows that have ``times``, the same in every table."""
     return [
-        Column("availability", lambda row: _meter(row.times), lambda row: _share(row.times), number=True),
-        Column("known", lambda row: percent(row.times.known, row.times.lived), number=True),
+        Field("availability", lambda row: _meter(row.times), lambda row: _share(row.times), number=True),
+        Field("known", lambda row: percent(row.times.known, row.times.lived), number=True),
         *map(_state_column, SenderTimes._fields),
     ]
 
 
-def _state_column(state: str) -> Column[Any]:
+def _state_column(state: str) -> Field[Any]:
     length = attrgetter(f"times.{state}")
-    return Column(state, lambda row: duration(length(row)), length, number=True)
+    return Field(state, lambda row: duration(length(row)), length, number=True)
 
 
 def _meter(times: SenderTimes) -> Html:
@@ -47,7 +47,7 @@ def _share(times: SenderTimes) -> int:
     return times.up * 10_000 // times.known if times.known else -1
 
 
-def data_table(columns: Sequence[Column[T]], rows: Iterable[T], *, sortable: bool = True) -> Html:
+def data_table(columns: Sequence[Field[T]], rows: Iterable[T], *, sortable: bool = True) -> Html:
     """Write rows as a table that scrolls by itself where the screen is narrow."""
     titles = (
         element("th", column.title, scope="col", class_="number" if column.number else None) for column in columns

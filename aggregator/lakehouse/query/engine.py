@@ -182,7 +182,7 @@ def _confinement(location: str, output: Path | None) -> Iterator[str]:
     yield "SET lock_configuration = true"
 
 
-class Answer(NamedTuple):
+class QueryAnswer(NamedTuple):
     """The columns' names, and the rows as tuples, in their order."""
 
     names: tuple[str, ...]
@@ -236,7 +236,7 @@ class Tables:
         """Give what can be asked for: tables and views, in order."""
         return tuple(sorted([*self._tables, *self._views]))
 
-    def answer(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> Answer:
+    def answer(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> QueryAnswer:
         """Run one statement; its rows are there until the next one is run.
 
         Raise TablesUnreadable, also while rows are fetched, where it cannot be answered; its text is one clear line.
@@ -244,7 +244,7 @@ class Tables:
         with self._errors_in_words(sql):
             self._register_mentioned(sql)
             cursor = self._connection.execute(sql, parameters)
-        return Answer(tuple(column[0] for column in cursor.description or ()), self._fetched(sql, cursor))
+        return QueryAnswer(tuple(column[0] for column in cursor.description or ()), self._fetched(sql, cursor))
 
     def rows(self, sql: str, parameters: Sequence[object] | Mapping[str, object] = ()) -> list[Any]:
         """Run one statement and give all its rows, as tuples. Raise as ``answer``."""

@@ -31,8 +31,8 @@ class ServingFailed(RuntimeError):
     """The server cannot start. The text is one line: what, where, what to do."""
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """Where to listen, and what clients must show."""
+class SqlEndpoint(msgspec.Struct, frozen=True):
+    """The address that Spark Connect listens on, and the token of its clients."""
 
     port: int
     token: str
@@ -43,7 +43,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"sc://localhost:{self.port}/;token=TOKEN"
 
 
-def check_port(endpoint: Endpoint) -> None:
+def check_port(endpoint: SqlEndpoint) -> None:
     """Raise ServingFailed where the port cannot be had: before Spark takes seconds to start and pages to say so."""
     try:
         with socket.socket() as tried:
@@ -58,7 +58,7 @@ def check_port(endpoint: Endpoint) -> None:
 
 @contextmanager
 def serving(
-    settings: SessionSettings, endpoint: Endpoint, log: Path, say: Callable[[str], None]
+    settings: SessionSettings, endpoint: SqlEndpoint, log: Path, say: Callable[[str], None]
 ) -> Iterator[Callable[[], bool]]:
     """Serve meanwhile, and give what tells whether Spark is still there. What Spark has to say goes to ``log``.
 
@@ -88,7 +88,7 @@ def serving(
         _stop(spark)
 
 
-def _extra(endpoint: Endpoint) -> dict[str, str]:
+def _extra(endpoint: SqlEndpoint) -> dict[str, str]:
     return {
         # Spark's own views are kept in memory, and gone with the process.
         "spark.sql.catalogImplementation": "in-memory",

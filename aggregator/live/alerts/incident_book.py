@@ -14,7 +14,7 @@ from weakref import ref
 
 import msgspec
 
-from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, Key, Rules, judge
+from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, IncidentKey, Rules, judge
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
@@ -90,7 +90,7 @@ class IncidentBook:
         self._fleet_ref: ref[Fleet] | None = None
         self._seen: dict[tuple[str, str], tuple[SiteVersion, SeenSite]] = {}
         self._maintenance: object = None
-        self.open: dict[Key, Incident] = {incident.key: incident for incident in map(_read, rows)}
+        self.open: dict[IncidentKey, Incident] = {incident.key: incident for incident in map(_read, rows)}
 
     def close(self) -> None:
         """Close the file."""

@@ -203,15 +203,15 @@ class HubTimes(NamedTuple):
     read_since_us: int
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
-    """Where and what: a region's incident has no site, the hub's no region either."""
+class IncidentKey(msgspec.Struct, frozen=True, order=True):
+    """The place and cause of an incident: a region's has no site, the hub's no region either."""
 
     region: str
     site: str
     cause: Cause
 
 
-_HUB: Final = Key("", "", Cause.UNKNOWN)
+_HUB: Final = IncidentKey("", "", Cause.UNKNOWN)
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,9 +248,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     larger_since_us: int | None = None
 
     @property
-    def key(self) -> Key:
-        """Give where and what it is."""
-        return Key(self.region, self.site, self.cause)
+    def key(self) -> IncidentKey:
+        """The place and cause of the incident."""
+        return IncidentKey(self.region, self.site, self.cause)
 
     @property
     def summary(self) -> str:
@@ -278,15 +278,15 @@ class IncidentPage(msgspec.Struct, frozen=True):
     before: int
 
 
-class Observation(msgspec.Struct, frozen=True):
-    """What holds of one place and cause at an instant of its own clock.
+class SiteObservation(msgspec.Struct, frozen=True):
+    """The state of one place and cause at an instant of its own clock.
 
     ``since_us``: from when on the condition has held and time counts towards opening; None where it does not hold or
     may not open one. ``clear`` says that it certainly does not hold, ``watched_us`` since when somebody has watched.
     ``planned_count`` of ``node_count`` are in maintenance.
     """
 
-    key: Key
+    key: IncidentKey
     now_us: int
     since_us: int | None
     started_at_us: int
@@ -310,7 +310,7 @@ class Observation(msgspec.Struct, frozen=True):
 
 def judge(
     sites: Iterable[SiteView],
-    open_incidents: Mapping[Key, Incident],
+    open_incidents: Mapping[IncidentKey, Incident],
     hub: HubTimes,
     rules: Rules,
     is_closed: Callable[[str, str], bool] = lambda _region, _site: False,
@@ -319,7 +319,7 @@ def judge(
 
     What is not among ``sites`` stays as it is, unless an operator has closed the place (``is_closed``: region, site).
     """
-    changed: dict[Key, Incident] = {}
+    changed: dict[IncidentKey, Incident] = {}
     for seen in _observations(list(sites), open_incidents, hub, rules, is_closed):
         incident = open_incidents.get(seen.key)
         after = _opened(seen) if incident is None else _continued(incident, seen, rules.close_after)
@@ -333,20 +333,20 @@ def judge(
     return list(changed.values())
 
 
-def _wider_keys(key: Key) -> list[Key]:
+def _wider_keys(key: IncidentKey) -> list[IncidentKey]:
     """Name the places that have the same cause where they have one, the widest first."""
     if key.cause is not Cause.UNKNOWN:
         return []
-    return [each for each in (_HUB, Key(key.region, "", Cause.UNKNOWN)) if each < key]
+    return [each for each in (_HUB, IncidentKey(key.region, "", Cause.UNKNOWN)) if each < key]
 
 
-def incident_id(key: Key, started_at_us: int) -> str:
+def incident_id(key: IncidentKey, started_at_us: int) -> str:
     """Derive the id: 128-bit BLAKE2b, hex, so that a rebuild announces nothing twice."""
     named = msgspec.json.encode([key.region, key.site, key.cause, started_at_us])
     return blake2b(named, digest_size=16).hexdigest()
 
 
-def _opened(seen: Observation) -> Incident | None:
+def _opened(seen: SiteObservation) -> Incident | None:
     if seen.since_us is None or seen.now_us - seen.since_us < seen.opens_after:
         return None
     return Incident(
@@ -367,7 +367,7 @@ def _opened(seen: Observation) -> Incident | None:
     )
 
 
-def _continued(incident: Incident, seen: Observation, close_after: int) -> Incident:
+def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> Incident:
     # A block that is known again may be so for less long than the others.
     now_us = max(seen.now_us, incident.known_until_us)
     clear_since = None
@@ -406,8 +406,8 @@ def _continued(incident: Incident, seen: Observation, close_after: int) -> Incid
     )
 
 
-def _is_larger(seen: Observation, told_count: int) -> bool:
-    """Tell whether so many more have it than were told of that people want to know; what is planned opens nothing."""
+def _is_larger(seen: SiteObservation, told_count: int) -> bool:
+    """Return True if many more senders have it than were reported; planned maintenance opens nothing."""
     enough = min(2 * told_count, seen.expected_count - seen.planned_count)
     return seen.unplanned_count >= max(enough, told_count + 1)
 
@@ -422,11 +422,11 @@ def _cause(reason: str, reason_now: str) -> str:
 
 def _observations(
     sites: list[SiteView],
-    open_incidents: Mapping[Key, Incident],
+    open_incidents: Mapping[IncidentKey, Incident],
     hub: HubTimes,
     rules: Rules,
     is_closed: Callable[[str, str], bool],
-) -> Iterator[Observation]:
+) -> Iterator[SiteObservation]:
     behind = [site for site in sites if site.unknown in OF_THE_HUB]
     began = hub.read_until_us if behind else None
     yield _wider(_HUB, sites, behind, began, hub._replace(read_since_us=0), rules)
@@ -438,7 +438,7 @@ def _observations(
         regions[site.region].append(site)
     for region, all_members in regions.items():
         members = [site for site in all_members if not site.gone]
-        key = Key(region, "", Cause.UNKNOWN)
+        key = IncidentKey(region, "", Cause.UNKNOWN)
         was = open_incidents.get(key)
         # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
         unknown = [site for site in members if site.lost_since_us is not None]
@@ -455,7 +455,7 @@ def _observations(
         for site in all_members:
             # What a region does not tell is its own matter, also while some blocks are not late yet.
             yield _unknown_site(site, wider or site.unknown == REGION_BEHIND, hub, rules)
-            stale = open_incidents.get(Key(region, site.site, Cause.STALE))
+            stale = open_incidents.get(IncidentKey(region, site.site, Cause.STALE))
             if site.gone or _is_watched(site, stale):
                 yield _stale_site(site, stale, hub, rules)
             if site.is_heard or site.gone:
@@ -466,9 +466,9 @@ def _observations(
             yield _gone(key, hub)
 
 
-def _gone(key: Key, hub: HubTimes) -> Observation:
-    """See of a place of which nothing is told any more that nobody is expected there."""
-    return Observation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
+def _gone(key: IncidentKey, hub: HubTimes) -> SiteObservation:
+    """Return the state of a place that is reported no more: no senders are expected there."""
+    return SiteObservation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
 
 
 def _lost_region_since(
@@ -489,12 +489,12 @@ def _lost_region_since(
 
 
 def _wider(
-    key: Key, sites: list[SiteView], lost: list[SiteView], began: int | None, hub: HubTimes, rules: Rules
-) -> Observation:
+    key: IncidentKey, sites: list[SiteView], lost: list[SiteView], began: int | None, hub: HubTimes, rules: Rules
+) -> SiteObservation:
     """See what a region or the hub has; ``began``: since when it has the cause, None where it has not."""
     started_at = hub.now_us if began is None else began
     opens = began is not None and not all(site.maintained for site in lost)
-    return Observation(
+    return SiteObservation(
         key,
         hub.now_us,
         max(started_at, hub.read_since_us, *(site.maintained_until_us for site in lost)) if opens else None,
@@ -510,11 +510,11 @@ def _wider(
     )
 
 
-def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> Observation:
+def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> SiteObservation:
     is_unknown = site.unknown is not None and not site.gone
     counts = is_unknown and not wider and not site.unknown_maintained
-    return Observation(
-        Key(site.region, site.site, Cause.UNKNOWN),
+    return SiteObservation(
+        IncidentKey(site.region, site.site, Cause.UNKNOWN),
         hub.now_us,
         max(site.unknown_since_us, hub.read_since_us) if counts else None,
         site.unknown_since_us,
@@ -536,16 +536,16 @@ def _is_watched(site: SiteView, incident: Incident | None) -> bool:
     return incident is None or site.sees(incident.blocks)
 
 
-def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules: Rules) -> Observation:
-    """See whether too many are stale. Who is in maintenance opens no incident, but keeps one open."""
+def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules: Rules) -> SiteObservation:
+    """Return the state of a site by its stale senders. Those in maintenance open no incident, but keep one open."""
     if site.gone:
-        return _gone(Key(site.region, site.site, Cause.STALE), hub)
+        return _gone(IncidentKey(site.region, site.site, Cause.STALE), hub)
     limit = max(rules.least_senders, ceil(rules.least_share * site.known_count), 1)
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
-    return Observation(
-        Key(site.region, site.site, Cause.STALE),
+    return SiteObservation(
+        IncidentKey(site.region, site.site, Cause.STALE),
         site.known_until_us,
         max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
@@ -568,14 +568,14 @@ def _is_back(site: SiteView, incident: Incident | None) -> bool:
     return 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
 
 
-def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> Observation:
+def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> SiteObservation:
     """See whether one of a pair of agents is alone. That the other is expected, it knows best itself."""
-    key, since = Key(site.region, site.site, Cause.ALONE), site.alone_since_us
+    key, since = IncidentKey(site.region, site.site, Cause.ALONE), site.alone_since_us
     if site.gone:
         return _gone(key, hub)
     opens = since and not site.maintained
     started_at = max(since, site.maintained_until_us)
-    return Observation(
+    return SiteObservation(
         key,
         hub.now_us,
         max(started_at, hub.read_since_us) if opens else None,

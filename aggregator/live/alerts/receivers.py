@@ -64,8 +64,8 @@ class Undelivered(Exception):
     """A receiver did not take what it was sent. The text is one line."""
 
 
-class Refused(Undelivered):
-    """It says that what it was sent is wrong."""
+class AlertRefused(Undelivered):
+    """The receiver rejected the content of an alert."""
 
 
 _Name: TypeAlias = tuple[str, int]
@@ -103,7 +103,7 @@ class _Failures:
         self.counts[name] += 1
         refusals, taken_before = self._refusals.get(name, (0, taken_count))
         # Who takes nothing else either may be out of order.
-        refusals += isinstance(error, Refused) and taken_count > taken_before
+        refusals += isinstance(error, AlertRefused) and taken_count > taken_before
         self._refusals[name] = refusals, taken_count
         return refusals >= _MOST_REFUSALS
 
@@ -405,7 +405,9 @@ class _Web:
                 code = error.code
                 error.close()
             is_refused = 400 <= code < 500 and code not in _OF_THE_SENDER
-            raise (Refused if is_refused else Undelivered)(visible(str(error) or type(error).__name__)[:200]) from error
+            raise (AlertRefused if is_refused else Undelivered)(
+                visible(str(error) or type(error).__name__)[:200]
+            ) from error
 
     def _answered(self, request: urllib.request.Request) -> None:
         with self._opener.open(request, timeout=_DEADLINE) as answer:

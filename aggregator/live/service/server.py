@@ -76,7 +76,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Refused(Exception):
+class OperationRefused(Exception):
     """An operation is not carried out; the text is one line."""
 
 
@@ -84,7 +84,7 @@ class Operations(Protocol):
     """Carries out what operators order."""
 
     async def carry_out(self, operation: Operation) -> OperationDone:
-        """Do it; raise Refused."""
+        """Do it; raise OperationRefused."""
 
 
 class Extension(Protocol):
@@ -376,7 +376,7 @@ class Service:
             raise HTTPException(501, "this service was started without a policy")
         try:
             return json_answer(await self._operations.carry_out(operation))
-        except Refused as error:
+        except OperationRefused as error:
             raise HTTPException(409, str(error)) from error
 
     async def _post_session(self, request: Request) -> Response:

@@ -36,12 +36,12 @@ class MessagePlace(NamedTuple):
     stored_at: int
 
 
-class _State(msgspec.Struct, frozen=True):
+class _StreamEnds(msgspec.Struct, frozen=True):
     subjects: dict[str, int] | None = None
 
 
-class _Info(msgspec.Struct, frozen=True):
-    state: _State
+class _StreamInfo(msgspec.Struct, frozen=True):
+    state: _StreamEnds
     ts: ReportedInstant
 
 
@@ -49,7 +49,7 @@ async def count_by_subject(client: Client, stream: StreamKey, subjects: str) -> 
     """Give the server's clock, and how many messages each of ``subjects`` has; raise RequestFailed, ApiError."""
     place, name = stream
     asked = {"subjects_filter": subjects}
-    info = await request_json(client, f"{place.api}.STREAM.INFO.{name}", asked, _Info, deadline=REQUEST_DEADLINE)
+    info = await request_json(client, f"{place.api}.STREAM.INFO.{name}", asked, _StreamInfo, deadline=REQUEST_DEADLINE)
     return info.ts, info.state.subjects or {}
 
 

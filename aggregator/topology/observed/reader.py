@@ -62,7 +62,7 @@ class _AccountInfo(msgspec.Struct, frozen=True):
     limits: _Limits = _Limits()
 
 
-class _Names(msgspec.Struct, frozen=True):
+class _StreamNames(msgspec.Struct, frozen=True):
     total: int = 0
     consumers: list[str] | None = None
 
@@ -218,7 +218,7 @@ async def _consumer_names(client: Client, place: Place, stream: str) -> list[str
     while True:
         request = {"offset": len(names)}
         page = await request_json(
-            client, f"{place.api}.CONSUMER.NAMES.{stream}", request, _Names, deadline=REQUEST_DEADLINE
+            client, f"{place.api}.CONSUMER.NAMES.{stream}", request, _StreamNames, deadline=REQUEST_DEADLINE
         )
         names += page.consumers or []
         if not page.consumers or len(names) >= page.total:

@@ -85,8 +85,8 @@ class Replica(msgspec.Struct, frozen=True):
     lag: Count = 0
 
 
-class Cluster(msgspec.Struct, frozen=True):
-    """Where a stream lives; "" for a leader where there is none."""
+class StreamCluster(msgspec.Struct, frozen=True):
+    """The cluster and leader of a stream; "" for no leader."""
 
     name: str = ""
     leader: str = ""
@@ -101,7 +101,7 @@ class FoundStream(msgspec.Struct, frozen=True):
     state: StreamState = StreamState()
     sources: list[Replication] = []
     mirror: Replication | None = None
-    cluster: Cluster = Cluster()
+    cluster: StreamCluster = StreamCluster()
     ts: ReportedInstant = 0
 
     @property

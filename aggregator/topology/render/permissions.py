@@ -252,7 +252,7 @@ def leaf_key(region: RegionSettings) -> str:
     return f"{region.name}-leaf"
 
 
-class _Link(NamedTuple):
+class _CopyLink(NamedTuple):
     """One copying: of ``origin`` of one domain in the domain ``copier``; ``consumer`` is "" where it is plain."""
 
     place: str
@@ -262,7 +262,7 @@ class _Link(NamedTuple):
     deliveries: str
 
 
-def _links(topology: TopologySettings) -> Iterator[_Link]:
+def _links(topology: TopologySettings) -> Iterator[_CopyLink]:
     wanted = desired(topology)
     own = topology.hub.domain or HUB_PLACE
     durable = set()
@@ -270,10 +270,10 @@ def _links(topology: TopologySettings) -> Iterator[_Link]:
         if isinstance(each, DesiredConsumer) and each.copying is not None and each.wanted:
             durable.add((each.copying.key, each.place, each.stream))
             place, copier = each.place.domain or own, each.copying.place.domain or own
-            yield _Link(place, each.stream, copier, each.name, each.copying.deliver_subject)
+            yield _CopyLink(place, each.stream, copier, each.name, each.copying.deliver_subject)
     for each in wanted:
         for origin in each.origins if isinstance(each, DesiredStream) else ():
             if not origin.api and (each.key, origin.place, origin.name) not in durable:
                 deliveries = _PLAIN_MIRRORS if each.config.get("mirror") else _PLAIN_SOURCES
                 place, copier = origin.place.domain or own, each.place.domain or own
-                yield _Link(place, origin.name, copier, "", deliveries)
+                yield _CopyLink(place, origin.name, copier, "", deliveries)

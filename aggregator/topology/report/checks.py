@@ -21,7 +21,7 @@ from aggregator.topology.plan.durable_sources import with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms
 from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
 from aggregator.topology.plan.refusals import gatherings, refusals
-from aggregator.topology.report.evidence import Block, Evidence, Waiting
+from aggregator.topology.report.evidence import BlockEvidence, Evidence, Waiting
 from aggregator.topology.report.findings import Finding, Kind, Severity
 from aggregator.topology.report.tables import ReplicationRow, Report, report
 from aggregator.topology.report.text import another_past, not_copied
@@ -279,7 +279,7 @@ def _rivals(evidence: Evidence) -> Iterator[Finding]:
         yield kind.of(block.region, f"{one} and {other} {what}, so that nothing is known of it: {helps}")
 
 
-def _ranges(block: Block) -> str:
+def _ranges(block: BlockEvidence) -> str:
     shown = [f"{first:,}" if first == last else f"{first:,}..{last:,}" for first, last in block.missing[:3]]
     return ", ".join([*shown, *(["..."] if len(block.missing) > 3 else [])])
 

@@ -62,8 +62,8 @@ class Waiting(msgspec.Struct, frozen=True):
     fullness: float
 
 
-class Block(msgspec.Struct, frozen=True):
-    """What the last watermark of a stream block says, and which advisories that it counts are not in the archive.
+class BlockEvidence(msgspec.Struct, frozen=True):
+    """The last watermark of a stream block, and the advisories that it counts and the archive lacks.
 
     ``policy_waits_since`` is when the first revision that it has not taken was given, 0 where it has all. ``rivals``
     are those who speak for it against each other; ``twice`` is an ordinal that two different advisories have.
@@ -93,7 +93,7 @@ class Evidence(msgspec.Struct, frozen=True):
     """
 
     waiting: dict[CopyKey, Waiting] = {}
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[BlockEvidence, ...] = ()
     now: int = 0
     archive_read: bool = False
     unreadable: tuple[BlockId, ...] = ()
@@ -129,7 +129,9 @@ async def gather(
         contradicting = rivals(voices.get(block, ()))
         missing, twice, refused = faults.get(block, OrdinalFaults())
         blocks.append(
-            Block(block.region, block.site, block.block, through, missing, waits_since, contradicting, twice, refused)
+            BlockEvidence(
+                block.region, block.site, block.block, through, missing, waits_since, contradicting, twice, refused
+            )
         )
     return Evidence(waiting, tuple(blocks), now, archive_read=True, unreadable=unreadable, crowded=crowded)
 

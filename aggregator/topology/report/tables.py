@@ -104,7 +104,7 @@ class ReplicationRow(msgspec.Struct, frozen=True, kw_only=True):
         return not self.error and not self.beyond and 0 <= self.silent_us <= SILENT_AFTER
 
 
-class Silence(msgspec.Struct, frozen=True):
+class SourceSilence(msgspec.Struct, frozen=True):
     """A stream, or with ``consumer`` one of its consumers, that gave no answer; ``text`` says so in one line."""
 
     place: str
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True):
     streams: tuple[StreamRow, ...]
     replication: tuple[ReplicationRow, ...]
     unreachable: dict[str, str]
-    silent: tuple[Silence, ...] = ()
+    silent: tuple[SourceSilence, ...] = ()
     harms: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -143,7 +143,7 @@ def report(wanted: Iterable[Desired], found: Found) -> Report:
         tuple(_stream_row(each, found) for each in streams),
         tuple(row for each in streams for row in _replication_rows(each, found)),
         {str(place): reason for place, reason in found.unreachable.items()},
-        tuple(Silence(str(key[0]), *key[1:], silence(key, found)) for key in sorted(found.silent)),
+        tuple(SourceSilence(str(key[0]), *key[1:], silence(key, found)) for key in sorted(found.silent)),
         tuple(harms),
     )
 

@@ -9,7 +9,7 @@ from edge_agent.core.records import OutboxRow
 from edge_agent.delivery import copy_lane
 from edge_agent.delivery.copy_lane import CopyScheduler
 from edge_agent.delivery.lane import READ_BYTES, READ_ROWS, UploadLane
-from edge_agent.delivery.shipment import Answer, Form, Outcome, Place, Shipment, Terms
+from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment, ShipmentPlace, Terms
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.delivery.asked_lane import copies_lane, next_of
 from tests.support.delivery.fleet_region import EMPTY, running_region, uploading
@@ -87,7 +87,7 @@ async def test_nothing_follows_a_batch_that_will_be_refused_since_others_wrote_b
     end = len(first.rows)
     await answer(lane, first, Outcome.STORED, end)
     ahead, behind = await sent(lane), await sent(lane)
-    assert behind.behind == Place(ahead.rows[-1].subject, end + len(ahead.rows))
+    assert behind.behind == ShipmentPlace(ahead.rows[-1].subject, end + len(ahead.rows))
     await answer(lane, ahead, Outcome.STORED, end + len(behind.rows) + len(ahead.rows))
     assert await next_of(lane) is None
     await answer(lane, behind, Outcome.MISPLACED)

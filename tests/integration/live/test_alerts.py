@@ -26,7 +26,7 @@ from aggregator.alert_settings import (
 )
 from aggregator.live.alerts import receivers
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Incident, Key, Outcome, Rules, incident_id
+from aggregator.live.alerts.incidents import Cause, Incident, IncidentKey, Outcome, Rules, incident_id
 from aggregator.live.alerts.receivers import WATCHDOG, Alerts, words
 from shared.instants import MINUTE, SECOND, parse_instant
 from shared.settings import Duration, FilePath
@@ -43,7 +43,7 @@ def now_us() -> int:
 def an_incident(started_at_us: int | None = None, **changed: Any) -> Incident:
     began = now_us() - MINUTE if started_at_us is None else started_at_us
     incident = Incident(
-        incident_id=incident_id(Key("eu", "dub1", Cause.STALE), began),
+        incident_id=incident_id(IncidentKey("eu", "dub1", Cause.STALE), began),
         region="eu",
         site="dub1",
         cause=Cause.STALE,
@@ -60,7 +60,11 @@ def an_incident(started_at_us: int | None = None, **changed: Any) -> Incident:
 
 def ended(incident: Incident) -> Incident:
     return msgspec.structs.replace(
-        incident, node_count=0, ended_at_us=now_us() - SECOND, outcome=Outcome.RECOVERED, known_until_us=now_us()
+        incident,
+        node_count=0,
+        ended_at_us=now_us() - SECOND,
+        outcome=Outcome.RECOVERED,
+        known_until_us=now_us(),
     )
 
 

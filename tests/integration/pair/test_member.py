@@ -14,7 +14,7 @@ from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import MemberHealth, Trouble
 from edge_agent.pair.log import LogAddress, Writer
-from edge_agent.pair.member import Member
+from edge_agent.pair.member import PairMember
 from edge_agent.pair.peer import OtherMember
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
@@ -67,7 +67,7 @@ class Hands:
 @asynccontextmanager
 async def serving(
     site: Site, path: Path, name: str, health: type[MemberHealth] = MemberHealth
-) -> AsyncIterator[tuple[Member, Hands, asyncio.Task[None]]]:
+) -> AsyncIterator[tuple[PairMember, Hands, asyncio.Task[None]]]:
     """Let a member run, over the site's link."""
     settings = parsed(f'name = "{name}"\n{SMALLEST}\n[store]\npath = "{path}"\n{PAIR}')
     board = StatusBoard(name, "eu-west", "dub1", "1", "boot", 1 << 30)
@@ -75,7 +75,7 @@ async def serving(
     try:
         async with opened(path) as store:
             hands = Hands(store, health(board, [], store, "fleet.watermark"))
-            member = Member(client, ADDRESS, Writer(name, "boot", "key", {}), settings, hands, board)
+            member = PairMember(client, ADDRESS, Writer(name, "boot", "key", {}), settings, hands, board)
             running = asyncio.create_task(member.run())
             try:
                 yield member, hands, running
@@ -86,7 +86,7 @@ async def serving(
         await client.close()
 
 
-def does(member: Member, phase: PairPhase) -> bool:
+def does(member: PairMember, phase: PairPhase) -> bool:
     return member.status().phase == phase
 
 

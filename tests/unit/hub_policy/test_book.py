@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.policy.book import (
     Book,
-    Refused,
+    OrderRefused,
     cancelled_maintenance,
     changed_thresholds,
     declared_maintenance,
@@ -82,7 +82,7 @@ def test_what_contradicts_is_refused_in_one_line(scope: Scope, changes: dict[str
         (EU, SetThresholds(Thresholds(stale_after=10 * MINUTE))),
         (NODES, SetThresholds(Thresholds(stale_after=20 * MINUTE))),
     )
-    with pytest.raises(Refused, match=line):
+    with pytest.raises(OrderRefused, match=line):
         changed_thresholds(book, scope, changes, ())
 
 
@@ -92,18 +92,20 @@ def test_maintenance_is_taken_back_once() -> None:
     book = said((DUB1, window))
     assert cancelled_maintenance(book, 1) == (DUB1, CancelMaintenance(1))
     cancel_all = said((DUB1, window), (DUB1, CancelMaintenance(1)))
-    with pytest.raises(Refused, match="revision 1 is cancelled already, by revision 2"):
+    with pytest.raises(OrderRefused, match="revision 1 is cancelled already, by revision 2"):
         cancelled_maintenance(cancel_all, 1)
-    with pytest.raises(Refused, match="revision 2 declares no maintenance; those that do: none"):
+    with pytest.raises(OrderRefused, match="revision 2 declares no maintenance; those that do: none"):
         cancelled_maintenance(cancel_all, 2)
-    with pytest.raises(Refused, match="must end after it starts"):
+    with pytest.raises(OrderRefused, match="must end after it starts"):
         declared_maintenance(20, 20, "why", ())
 
 
 def test_maintenance_that_the_tables_would_not_take_is_refused() -> None:
     assert declared_maintenance(EARLIEST, LATEST, "why", ()) == DeclareMaintenance(EARLIEST, LATEST, "why")
     for started_at, ended_at in ((EARLIEST - 1, LATEST), (EARLIEST, LATEST + 1)):
-        with pytest.raises(Refused, match="must lie between 2000-01-01T00:00:00Z and 2200-01-01T00:00:00Z: the tables"):
+        with pytest.raises(
+            OrderRefused, match="must lie between 2000-01-01T00:00:00Z and 2200-01-01T00:00:00Z: the tables"
+        ):
             declared_maintenance(started_at, ended_at, "why", ())
 
 
@@ -134,7 +136,7 @@ def test_a_site_tells_its_region(whom: tuple[str, str, str], scope: Scope | None
     ],
 )
 def test_whoever_is_not_known_is_said_in_one_line(whom: tuple[str, str, str], line: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OrderRefused) as refused:
         scope_of(topology(SITES), *whom)
     assert line in str(refused.value)
 

@@ -1,14 +1,16 @@
 """The outages of one incident are told together, all others one by one."""
 
-from aggregator.lakehouse.page.figures import Outage
+from aggregator.lakehouse.page.figures import OutageRow
 from aggregator.lakehouse.page.outage_groups import group_outages
 from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
 
-def rack(name: str, size: int, incident: int | None, ended_at: int | None = 2000, site: str = "dub1") -> list[Outage]:
+def rack(
+    name: str, size: int, incident: int | None, ended_at: int | None = 2000, site: str = "dub1"
+) -> list[OutageRow]:
     end = [None if ended_at is None else ended_at + n for n in range(size)]
     by = None if ended_at is None else "recovered"
-    return [Outage("eu-west", site, f"{name}-n{n}", 1000 + n, end[n], by, incident) for n in range(size)]
+    return [OutageRow("eu-west", site, f"{name}-n{n}", 1000 + n, end[n], by, incident) for n in range(size)]
 
 
 def test_incidents_and_sites_are_apart_and_nothing_is_lost_or_told_twice() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.archive.hub_clock import ClockStep, HubClock, without_steps
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Key, Rules
+from aggregator.live.alerts.incidents import Cause, IncidentKey, Rules
 from aggregator.live.api import Counts, UnknownReason
 from aggregator.live.fold.senders import STALE, UP
 from aggregator.live.fold.view import Sourcing, View
@@ -156,7 +156,7 @@ def test_a_clock_that_stays_behind_is_one_incident_of_the_hub(site: Site, tmp_pa
     for elapsed in range(0, 5 * MINUTE, 10 * SECOND):
         assert seen(site.now + elapsed, 10 * MINUTE).whole.counts == Counts(unknown=3)
     (incident,) = book.open.values()
-    assert (incident.key, incident.reason) == (Key("", "", Cause.UNKNOWN), "hub_clock")
+    assert (incident.key, incident.reason) == (IncidentKey("", "", Cause.UNKNOWN), "hub_clock")
     assert incident.started_at_us == began_at
     site.pass_time(6 * MINUTE)
     for elapsed in range(0, 5 * MINUTE, 10 * SECOND):

@@ -3,17 +3,26 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from aggregator.live.alerts.incidents import MOST_NODES, Cause, HubTimes, Incident, Key, Outcome, Rules, judge
+from aggregator.live.alerts.incidents import (
+    MOST_NODES,
+    Cause,
+    HubTimes,
+    Incident,
+    IncidentKey,
+    Outcome,
+    Rules,
+    judge,
+)
 from shared.instants import HOUR, MINUTE, SECOND
 
 RULES = Rules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)
 NOON = 1_790_000_000_000_000
 READ_UNTIL = NOON + SECOND
-STALE = Key("eu", "dub1", Cause.STALE)
-UNKNOWN = Key("eu", "dub1", Cause.UNKNOWN)
-ALONE = Key("eu", "dub1", Cause.ALONE)
-REGION = Key("eu", "", Cause.UNKNOWN)
-HUB = Key("", "", Cause.UNKNOWN)
+STALE = IncidentKey("eu", "dub1", Cause.STALE)
+UNKNOWN = IncidentKey("eu", "dub1", Cause.UNKNOWN)
+ALONE = IncidentKey("eu", "dub1", Cause.ALONE)
+REGION = IncidentKey("eu", "", Cause.UNKNOWN)
+HUB = IncidentKey("", "", Cause.UNKNOWN)
 CLOSED = {("eu", "closed"), ("ap", "")}
 
 
@@ -84,7 +93,7 @@ class Watch:
     """What is open, as the live store keeps it."""
 
     def __init__(self) -> None:
-        self.open: dict[Key, Incident] = {}
+        self.open: dict[IncidentKey, Incident] = {}
         self.ended: list[Incident] = []
 
     def see(self, *sites: Site, now: int | None = None, read_since: int = 0) -> list[Incident]:
@@ -242,7 +251,7 @@ def test_who_is_alone_after_maintenance_is_so_since_its_end() -> None:
         ("agent_silent", REGION, NOON),
     ],
 )
-def test_a_wider_cause_is_one_incident_that_lists_its_sites(reason: str, key: Key, started_at: int) -> None:
+def test_a_wider_cause_is_one_incident_that_lists_its_sites(reason: str, key: IncidentKey, started_at: int) -> None:
     watch = Watch()
     sites = [Site(site=f"dub{number}", unknown=reason) for number in range(4)]
     # One has been unknown for long: that was no matter of the whole region yet.
@@ -320,7 +329,7 @@ def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
     watch.see(*sites, now=began + MINUTE, read_since=began)
     assert {each.key: each.started_at_us for each in watch.open.values()} == {
         UNKNOWN: NOON,
-        Key("us", "", Cause.UNKNOWN): NOON,
+        IncidentKey("us", "", Cause.UNKNOWN): NOON,
     }
 
 
@@ -447,7 +456,7 @@ def test_a_hub_that_is_behind_ends_no_incident_of_a_region_and_is_the_wider_one(
 
 
 @pytest.mark.parametrize("key", [STALE, UNKNOWN])
-def test_where_nobody_is_expected_any_more_no_incident_opens_and_an_open_one_ends(key: Key) -> None:
+def test_where_nobody_is_expected_any_more_no_incident_opens_and_an_open_one_ends(key: IncidentKey) -> None:
     stale = many(20) if key is STALE else {}
     site = Site(unknown=None if stale else "agent_silent", stale=stale)
     later = msgspec.structs.replace(site, known_until_us=NOON + MINUTE if stale else NOON)
@@ -498,7 +507,7 @@ def test_a_regions_incident_that_a_vanished_site_keeps_open_hides_no_other_site(
     assert [*watch.open] == [REGION]
     at = NOON + 60 * MINUTE
     watch.see(Site(site="a", unknown="agent_silent"), Site(site="b", known_until_us=at), now=at)
-    assert Key("eu", "a", Cause.UNKNOWN) in watch.open
+    assert IncidentKey("eu", "a", Cause.UNKNOWN) in watch.open
 
 
 def test_a_block_that_comes_back_behind_the_others_turns_no_time_back() -> None:

@@ -6,16 +6,16 @@ import pytest
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import (
     ApiFailure,
-    Cluster,
     External,
     Found,
     LostMessages,
     Replica,
     Replication,
+    StreamCluster,
     StreamState,
 )
 from aggregator.topology.report.checks import Limits, check, summary
-from aggregator.topology.report.evidence import Block, Evidence, Waiting
+from aggregator.topology.report.evidence import BlockEvidence, Evidence, Waiting
 from aggregator.topology.report.findings import Severity
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.missing_advisories import looks_whole, missing_of_all, missing_ranges
@@ -56,7 +56,7 @@ def judged(found: Found, evidence: Evidence | None = None, extra: str = "") -> l
 
 def test_nothing_is_said_where_all_is_well() -> None:
     evidence = Evidence(
-        {COPY: HEALTHY}, (Block("eu-west", "dub1", "nodes", NOW - 10 * SECOND),), NOW, archive_read=True
+        {COPY: HEALTHY}, (BlockEvidence("eu-west", "dub1", "nodes", NOW - 10 * SECOND),), NOW, archive_read=True
     )
     assert judged(found_well(), evidence) == []
     line = summary([], report(WANTED, found_well()), evidence)
@@ -214,7 +214,9 @@ def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_
 
 def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
     found = found_well()
-    away = Cluster("c1", "", [Replica("n1", current=True), Replica("n2"), Replica("n3", current=True, offline=True)])
+    away = StreamCluster(
+        "c1", "", [Replica("n1", current=True), Replica("n2"), Replica("n3", current=True, offline=True)]
+    )
     fleet = found.streams[EU, "FLEET"]
     state = msgspec.structs.replace(fleet.state, lost=LostMessages([3, 4]))
     found.streams[EU, "FLEET"] = msgspec.structs.replace(fleet, cluster=away, state=state)
@@ -227,9 +229,9 @@ def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
 
 def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
     blocks = (
-        Block("eu-west", "dub1", "nodes", NOW - 2 * MINUTE),
-        Block("eu-west", "closed", "nodes", NOW - 9 * DAY),
-        Block("us-east", "nyc1", "nodes", NOW - HOUR),
+        BlockEvidence("eu-west", "dub1", "nodes", NOW - 2 * MINUTE),
+        BlockEvidence("eu-west", "closed", "nodes", NOW - 9 * DAY),
+        BlockEvidence("us-east", "nyc1", "nodes", NOW - HOUR),
     )
     sites = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "dub2"\nregion = "eu-west"\n'
     assert judged(found_well(), Evidence({}, blocks, NOW, archive_read=True), sites) == [
@@ -241,7 +243,7 @@ def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
 
 @pytest.mark.parametrize(("waits", "warned"), [(0, False), (MINUTE, False), (2 * MINUTE, True)])
 def test_a_block_that_has_not_taken_the_policy_for_a_while_is_worth_a_warning(waits: int, warned: bool) -> None:
-    block = Block("eu-west", "dub1", "nodes", NOW, policy_waits_since=NOW - waits if waits else 0)
+    block = BlockEvidence("eu-west", "dub1", "nodes", NOW, policy_waits_since=NOW - waits if waits else 0)
     text = "dub1, block nodes has not taken what the hub's policy said 2m ago: muster-aggregator policy show"
     expected = [(Severity.WARNING, text)] if warned else []
     assert judged(found_well(), Evidence(blocks=(block,), now=NOW, archive_read=True)) == expected
@@ -249,7 +251,7 @@ def test_a_block_that_has_not_taken_the_policy_for_a_while_is_worth_a_warning(wa
 
 def test_records_that_do_not_count_are_named_by_their_block_and_site() -> None:
     evidence = Evidence(
-        blocks=(Block("eu-west", "dub1", "nodes", NOW, refused_count=3),),
+        blocks=(BlockEvidence("eu-west", "dub1", "nodes", NOW, refused_count=3),),
         now=NOW,
         archive_read=True,
         unreadable=(BlockId("eu-west", "dub1", "others"),),
@@ -267,7 +269,7 @@ def test_records_that_do_not_count_are_named_by_their_block_and_site() -> None:
 
 def test_missing_advisories_are_named_by_their_ordinals() -> None:
     missing = ((2, 2), (5, 9), (11, 11), (13, 13))
-    block = Block("eu-west", "dub1", "nodes", NOW, missing)
+    block = BlockEvidence("eu-west", "dub1", "nodes", NOW, missing)
     ((severity, text),) = judged(found_well(), Evidence({}, (block,), NOW, archive_read=True))
     assert severity is Severity.CRITICAL
     assert text.startswith("the archive lacks 8 advisories of dub1, block nodes (2, 5..9, 11, ...)")
