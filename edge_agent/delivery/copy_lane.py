@@ -184,7 +184,7 @@ class CopyScheduler:
             self._returned = []
         if self._returned or not self._ready:
             return None
-        takes_batches = self._terms.takes_batches(self._ready[0].block)
+        takes_batches = self._terms.takes_batches.get(self._ready[0].block)
         goes_one_by_one = takes_batches is False or loop_time() < self._batches_from
         if (self._is_doubtful or takes_batches is None) and not goes_one_by_one:
             return self._question()

@@ -206,7 +206,7 @@ class LaneFlight:
         self.reader.rewind(self.acknowledged_through)
         for shipment, _ in self.shipments.values():
             if shipment.form is Form.QUESTION:
-                self.terms.drop_question(shipment.rows[0].block)
+                self.terms.asked.discard(shipment.rows[0].block)
         self.shipments.clear()
         self.store.release(self.lane)
 
@@ -260,9 +260,9 @@ class ParallelScheduler:
         if len(ready) >= WORTH_A_BATCH:
             block = ready[0].block
             if not flight.terms.is_asked(block):
-                flight.terms.ask(block)
+                flight.terms.asked.add(block)
                 return flight.shipment((ready[0],), Form.QUESTION)
-            if flight.terms.takes_batches(block) and loop_time() >= self._batches_from:
+            if flight.terms.takes_batches.get(block) and loop_time() >= self._batches_from:
                 rows, waits = flight.batch()
                 if len(rows) >= WORTH_A_BATCH or (len(rows) > 1 and not len(flight.window)):
                     return flight.ship(rows, Form.BATCH)

@@ -90,7 +90,8 @@ class Terms:
 
     A row that may be too large goes alone: in a batch it would have all of them refused, and each sent again alone.
     ``max_payload`` is what the servers take, in bytes. ``dropped`` names the blocks whose records were dropped for
-    their size: of these largest_accepted() says how large a message was taken since.
+    their size: of these largest_accepted() says how large a message was taken since. ``takes_batches`` has the
+    blocks of which it is known whether batches are taken, ``asked`` those with a question under way.
     """
 
     def __init__(self) -> None:
@@ -98,30 +99,19 @@ class Terms:
         self.dropped: set[str] = set()
         self._largest_accepted: dict[str, int] = {}
         self._refused_sizes: dict[str, int] = {}
-        self._takes_batches: dict[str, bool] = {}
-        self._asked: set[str] = set()
+        self.takes_batches: dict[str, bool] = {}
+        self.asked: set[str] = set()
         self._number = 0
 
     def forget(self) -> None:
         """Expect nothing of another connection."""
-        self._takes_batches.clear()
+        self.takes_batches.clear()
         self._refused_sizes.clear()
-        self._asked.clear()
-
-    def takes_batches(self, block: str) -> bool | None:
-        """Tell whether batches of a block are taken, None where nobody knows."""
-        return self._takes_batches.get(block)
+        self.asked.clear()
 
     def is_asked(self, block: str) -> bool:
-        """Tell whether that is known, or a question under way."""
-        return block in self._asked or block in self._takes_batches
-
-    def ask(self, block: str) -> None:
-        self._asked.add(block)
-
-    def drop_question(self, block: str) -> None:
-        """Note that nobody waits for the answer any more."""
-        self._asked.discard(block)
+        """Return True if it is known whether batches of a block are taken, or a question is under way."""
+        return block in self.asked or block in self.takes_batches
 
     def alone_from(self, block: str) -> int:
         """Give from which size on a row of a block goes alone."""
@@ -145,15 +135,15 @@ class Terms:
 
     def learn(self, block: str, form: Form, outcome: Outcome) -> None:
         """Take what the answer to a question or to a batch says."""
-        self._asked.discard(block)
+        self.asked.discard(block)
         if form is Form.QUESTION and outcome is Outcome.TOO_LARGE:
             # Its headers are more than the stream takes of any message.
             outcome = Outcome.NO_BATCHES
         match outcome:
             case Outcome.NO_BATCHES:
-                self._takes_batches[block] = False
+                self.takes_batches[block] = False
             case Outcome.STORED | Outcome.DUPLICATE | Outcome.MISPLACED:
-                self._takes_batches.setdefault(block, True)
+                self.takes_batches.setdefault(block, True)
 
     def next_number(self) -> int:
         self._number += 1

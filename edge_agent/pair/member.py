@@ -5,7 +5,9 @@ Rules:
 1. Whoever appends to the log, behind its last entry, that it leads, leads until somebody else does. A member that
    leads appends something every ``takeover_after`` / 3; one that cannot append leads no more.
 2. A member that follows takes the lead as ``edge_agent.pair.standby`` says.
-3. Who begins the log, also after its loss, and where in it a store stands, ``edge_agent.pair.bootstrap`` says.
+3. The log is begun by the member named first; after its loss, by the last leader, or else by one whose store was in
+   it. A store continues behind the entry that its last commit names, and only in the log that it was in: an empty one,
+   only where the pair began with empty ones.
 4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
    that the leader has read) copies the leader's store. Until it has, it does not take the lead.
 5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
@@ -14,7 +16,8 @@ Rules:
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,21 +29,31 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.core.block_state import PairMark
 from edge_agent.core.draft import Draft
 from edge_agent.core.replay import OutOfStep
+from edge_agent.core.senders import NO_CHANGES
 from edge_agent.core.tracker import Tracker
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.status_board import PairPhase, PairStatus, StatusBoard, now
-from edge_agent.pair.bootstrap import LogBootstrap, NotYet
 from edge_agent.pair.deliveries import Deliveries
 from edge_agent.pair.follower import Follower
 from edge_agent.pair.health import Handover, MemberHealth, unlike
 from edge_agent.pair.lease import Lead, LeadLost
-from edge_agent.pair.log import LogAddress, LogRecord, LogUnavailable, OtherKey, PairLog, Writer
+from edge_agent.pair.log import (
+    Entry,
+    EntryKind,
+    LogAddress,
+    LogOutrun,
+    LogRecord,
+    LogUnavailable,
+    OtherKey,
+    PairLog,
+    Writer,
+)
 from edge_agent.pair.peer import OtherMember, PairRefused, log_address, other_key, writer_of
 from edge_agent.pair.standby import RETRY_AFTER, Standby
 from edge_agent.pair.store_copy import CopyArrived, CopyDesk, NoCopy, copied_lately, fetch_copy
 from edge_agent.runtime.pace import loop_time
-from edge_agent.store.port import StoreUnwritable
+from edge_agent.store.port import BatchCommit, StoreUnwritable
 from edge_agent.store.sqlite_store import SqliteStore
 from edge_agent.wiring import AgentParts, BlockLink, BlockWiring, Mode, RegionLink, UploadPath, sample_mode
 from shared.instants import SECOND
@@ -325,3 +338,84 @@ class _MemberParts(msgspec.Struct):
     async def _tracker(self, block: str) -> Tracker | None:
         known = await self.store.load_block(block)
         return Tracker(*known) if known else None
+
+
+BEGIN_AGAIN_AFTER = 10.0
+EMPTY, HISTORY = "empty", "history"
+
+
+class NotYet(Exception):
+    """The pair cannot begin yet; the text has the reason."""
+
+
+class LogBootstrap(msgspec.Struct, frozen=True):
+    """The place of one member's store in the log.
+
+    ``is_first``: the settings name this member first; ``other`` is the other's name. ``say`` is called with phases,
+    and the reason.
+    """
+
+    log: PairLog
+    writer: Writer
+    store: SqliteStore
+    blocks: Sequence[str]
+    is_first: bool
+    other: str
+    say: Callable[[PairPhase, str], None]
+
+    async def marks(self) -> dict[str, PairMark | None]:
+        """Return the place in the log of every block of the settings that the store holds."""
+        known = {block_id.block: state.mark for block_id, state in await self.store.known_blocks()}
+        return {name: mark for name, mark in known.items() if name in self.blocks}
+
+    def may_bootstrap(self, last: LogRecord, marks: Mapping[str, PairMark | None]) -> bool:
+        """Return True if the log has lost its end (its server was restored), or ends where this member began it."""
+        if last.entry.founds and last.entry.writer.member == self.writer.member:
+            return True
+        return any(
+            mark is not None and mark.generation == last.entry.generation and mark.sequence > last.sequence
+            for mark in marks.values()
+        )
+
+    async def begins_after(self, last: LogRecord, marks: Mapping[str, PairMark | None]) -> int:
+        """Return the entry behind which following begins; raise OutOfStep."""
+        if not marks:
+            first = await self.log.next_after(0)
+            if first is None or first.entry.founds != EMPTY or first.entry.generation != last.entry.generation:
+                raise OutOfStep("this member's store is empty")
+            return first.sequence
+        sequences = []
+        for name, mark in marks.items():
+            if mark is None or mark.generation != last.entry.generation:
+                raise OutOfStep(f"block {name} of this member's store has another past than the pair")
+            sequences.append(mark.sequence)
+        return min(sequences)
+
+    async def begin(self, behind: int, last_leader: str) -> tuple[PairMark, Deliveries]:
+        """Begin the log with this member's store as it is; return the mark that it leads from, and its deliveries.
+
+        ``last_leader`` is the last known leader, "" for none. Raise NotYet where it is the other's turn, LogUnavailable
+        where the other was quicker.
+        """
+        states = await self.store.known_blocks()
+        if not self.is_first and not any(state.mark is not None for _, state in states):
+            raise NotYet(f"{self.other} begins the pair, as it is named first: start it")
+        if last_leader == self.other or not (self.is_first or last_leader):
+            # The other knows more, or as much.
+            self.say(PairPhase.WAITING, f"the log is lost: {self.other} may begin it anew, or else this member")
+            await asyncio.sleep(BEGIN_AGAIN_AFTER)
+        entry = Entry(
+            kind=EntryKind.LEADS,
+            generation=uuid.uuid4().hex[:12],
+            writer=self.writer,
+            founds=HISTORY if states else EMPTY,
+        )
+        try:
+            mark = PairMark(entry.generation, await self.log.append(entry, behind))
+        except LogOutrun as error:
+            raise LogUnavailable(f"{self.other} has begun the pair") from error
+        for block_id, state in states:
+            marked = msgspec.structs.replace(state, mark=mark)
+            await self.store.commit(BatchCommit(block_id, marked, NO_CHANGES, []))
+        reached = {block_id.block: mark.sequence for block_id, _ in states}
+        return mark, Deliveries(reached, self.store.last_row_ids())

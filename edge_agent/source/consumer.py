@@ -95,10 +95,6 @@ class ConsumerInfo(msgspec.Struct):
         return self.num_ack_pending if 0 < self.config.max_ack_pending <= self.num_ack_pending else 0
 
     @property
-    def server(self) -> str:
-        return self.cluster.leader
-
-    @property
     def acknowledges_each(self) -> bool:
         """Tell whether every message is acknowledged by itself, as a work queue wants it."""
         return self.config.ack_policy == "explicit"

@@ -397,7 +397,7 @@ class JetStreamSource:
         state = self._state_of(consumer, facts)
         if not has_read_all:
             return StreamCheck(facts, publish_error=publish_error, consumer=state)
-        if storage_fault := await self._completeness.storage_fault(facts, consumer.server, delivered_sequence):
+        if storage_fault := await self._completeness.storage_fault(facts, consumer.cluster.leader, delivered_sequence):
             uncertain = msgspec.structs.replace(facts, storage_fault=facts.storage_fault or storage_fault)
             return StreamCheck(uncertain, publish_error=publish_error, consumer=state)
         pulls.note_examined(facts.last_sequence)

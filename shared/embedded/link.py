@@ -40,7 +40,7 @@ class EmbeddedLink:
         self.is_cut = True
         self._changing = asyncio.Lock()
         self._server: asyncio.Server | None = None
-        self._ends: set[_End] = set()
+        self.ends: set[_End] = set()
         self._dialling: set[asyncio.Task[None]] = set()
 
     @property
@@ -68,7 +68,7 @@ class EmbeddedLink:
                     asyncio.get_running_loop().remove_reader(listener)
             for task in self._dialling:
                 task.cancel()
-            for end in list(self._ends):
+            for end in list(self.ends):
                 end.abort()
             self.stalled = False
             # Let the event loop close the sockets, so that whoever asks next is refused. Whoever was accepted in this
@@ -83,7 +83,7 @@ class EmbeddedLink:
     def stall(self) -> None:
         """Accept connections and pass nothing, not even that one was closed, until restored."""
         self.stalled = True
-        for end in self._ends:
+        for end in self.ends:
             end.pipe.hold()
 
     async def restore(self) -> None:
@@ -94,19 +94,12 @@ class EmbeddedLink:
                 loop = asyncio.get_running_loop()
                 self._server = await loop.create_server(lambda: _End(self), "127.0.0.1", self.port, reuse_address=True)
         self.stalled = False
-        for end in list(self._ends):
+        for end in list(self.ends):
             if end.peer is None:
                 self.dial(end)
             else:
                 end.peer.pipe.pump()
             end.pipe.pump()
-
-    def add_end(self, end: "_End") -> None:
-        """Take up one end of a connection."""
-        self._ends.add(end)
-
-    def remove_end(self, end: "_End") -> None:
-        self._ends.discard(end)
 
     def dial(self, near: "_End") -> None:
         """Connect an accepted connection to the target, or drop it where the target refuses."""
@@ -149,7 +142,7 @@ class _End(asyncio.Protocol):
             # It was accepted in the turn in which the link was cut.
             self.transport.abort()
             return
-        self.link.add_end(self)
+        self.link.ends.add(self)
         if self.peer is None:
             self.pipe.hold()
             self.link.dial(self)
@@ -162,7 +155,7 @@ class _End(asyncio.Protocol):
         return True
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self.link.remove_end(self)
+        self.link.ends.discard(self)
         self.transport = None
         self.pipe.take(b"")
         if self.peer is None:

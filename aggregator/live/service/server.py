@@ -44,7 +44,7 @@ from aggregator.live.api import (
 from aggregator.live.feed import Feed
 from aggregator.live.fold.changes import Changes, StoryEntry
 from aggregator.live.fold.fleet import Fleet
-from aggregator.live.fold.view import Sourcing, View
+from aggregator.live.fold.view import View
 from aggregator.live.service import answers
 from aggregator.live.service.connections import StreamPlaces
 from aggregator.live.service.events import Broadcast
@@ -156,11 +156,6 @@ class Service:
             self._view = View(self.feed.fleet, self.feed.sourcing, self.settings.live.unknown_after, self._view)
             self._viewed_at = time.monotonic()
         return self._view
-
-    @property
-    def sourcing(self) -> Sourcing:
-        """Say what the hub said last."""
-        return self.feed.sourcing
 
     async def run(self) -> None:
         """Read and look for ever."""
@@ -536,7 +531,7 @@ class LiveCollector(Collector):
 
     def _of_reading(self) -> Iterable[Metric]:
         service, fleet = self._service, self._service.feed.fleet
-        sourcing = service.sourcing
+        sourcing = service.feed.sourcing
         ends = [until for _, until in own_ends(service.settings.hub)]
         if ends:
             until = min(ends) / _MICROSECONDS
