@@ -8,8 +8,7 @@ from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.fleet_curve import fleet_curve_section
 from aggregator.lakehouse.page.heat_map import heat_map_section
 from aggregator.lakehouse.page.markup import Html, element, join
-from aggregator.lakehouse.page.outage_groups import group_outages
-from aggregator.lakehouse.page.outages import outages_section
+from aggregator.lakehouse.page.outages import group_outages, outages_section
 from aggregator.lakehouse.page.sections import groups_section, unwatched_section, worst_senders_section
 from aggregator.lakehouse.page.summary import summary_section
 from aggregator.lakehouse.page.tables import section

@@ -5,7 +5,7 @@ from typing import Final
 
 from aggregator.lakehouse.page.figures import Figures, Site
 from aggregator.lakehouse.page.markup import Html, element, join
-from aggregator.lakehouse.page.outage_groups import OutageGroup
+from aggregator.lakehouse.page.outages import OutageGroup
 from aggregator.lakehouse.page.words import Clock, count, duration, listed, percent, rest
 
 CAUSES: Final = {

@@ -46,13 +46,14 @@ from aggregator.topology.plan.differences import (
     fitting,
     is_as_wanted,
     losses,
+    needs_another_stream,
     source_pairs,
+    streams_to_recreate,
     title,
 )
 from aggregator.topology.plan.durable_sources import undecided, with_durable_sources
 from aggregator.topology.plan.harmful_fields import found_harms, harms
 from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
-from aggregator.topology.plan.recreations import needs_another_stream, streams_to_recreate
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.plan.restored_streams import copies_to_restart, mark_of, marked, not_copied, unmarked
 from shared.nats.jetstream_api import domain_of

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from aggregator.topology.desired.confinement import filters_of, is_confined
-from aggregator.topology.desired.model import Config
-from aggregator.topology.observed.state import FoundStream, api_of, is_same_source
+from aggregator.topology.desired.model import Config, Desired, DesiredStream, StreamKey
+from aggregator.topology.observed.state import Found, FoundStream, api_of, beyond, is_same_source
 
 _BEYOND = {
     "max_age": "older than the new max_age",
@@ -172,3 +172,48 @@ def _reaches_back_further(current: FoundStream, max_age: int) -> bool:
     if not current.state.messages:
         return False
     return current.state.first_ts < current.ts - max_age // 1000
+
+
+def streams_to_recreate(wanted: Iterable[Desired], found: Found) -> set[StreamKey]:
+    """List the streams that are to be made, or made again: also mirrors that hold an origin's past.
+
+    That is an origin which is to be made again here, or was recreated or restored by others.
+    """
+    to_recreate: set[StreamKey] = set()
+    for each in wanted:
+        if isinstance(each, DesiredStream):
+            holds = each.key in found.streams and found.streams[each.key].state.last_seq > 0
+            mirrors_one = each.config.get("mirror") and any(at.key in to_recreate for at in each.origins)
+            if _needs_recreation(each, found) or (holds and mirrors_one) or _holds_another_past(each, found):
+                to_recreate.add(each.key)
+    return to_recreate
+
+
+def _needs_recreation(wanted: DesiredStream, found: Found) -> bool:
+    if wanted.place in found.unreachable:
+        return False
+    current = found.streams.get(wanted.key)
+    if current is not None and current.is_sealed:
+        return False
+    return current is None or any(needs_another_stream(each) for each in differences(wanted.config, current.config))
+
+
+def _holds_another_past(wanted: DesiredStream, found: Found) -> bool:
+    current = found.streams.get(wanted.key)
+    if current is None or not wanted.config.get("mirror"):
+        return False
+    return any(beyond(current, found.streams.get(origin.key)) for origin in wanted.origins)
+
+
+def needs_another_stream(change: FieldChange) -> bool:
+    """Return True if a change needs a new stream.
+
+    The server lets a mirror become a stream of its own, but not turn back, and changes limits to interest and back.
+    """
+    if change.field == "mirror":
+        return change.after is not None
+    if change.field in ("deny_delete", "deny_purge"):
+        return not change.after
+    if change.field == "retention":
+        return "workqueue" in (change.before, change.after)
+    return change.field == "storage"

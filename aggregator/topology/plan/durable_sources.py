@@ -18,8 +18,7 @@ from aggregator.topology.observed.state import (
     origin_place,
     sources_of,
 )
-from aggregator.topology.plan.differences import source_pairs
-from aggregator.topology.plan.recreations import streams_to_recreate
+from aggregator.topology.plan.differences import source_pairs, streams_to_recreate
 
 LEVEL = 4
 """JetStream's API level that knows durable sourcing."""

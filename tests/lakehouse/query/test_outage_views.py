@@ -9,7 +9,7 @@ import pytest
 from aggregator.lakehouse.page.document import render
 from aggregator.lakehouse.page.figures import Figures
 from aggregator.lakehouse.page.grouping import Choice
-from aggregator.lakehouse.page.outage_groups import group_outages
+from aggregator.lakehouse.page.outages import group_outages
 from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import Tables, open_tables
 from aggregator.lakehouse.tables.policy import POLICY

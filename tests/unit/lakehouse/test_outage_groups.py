@@ -1,7 +1,7 @@
 """The outages of one incident are told together, all others one by one."""
 
 from aggregator.lakehouse.page.figures import OutageRow
-from aggregator.lakehouse.page.outage_groups import group_outages
+from aggregator.lakehouse.page.outages import group_outages
 from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
 
