@@ -7,7 +7,6 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.alerts.incident_book import IncidentBook
@@ -16,7 +15,7 @@ from aggregator.live.alerts.receivers import Alerts
 from aggregator.live.fold.view import View
 from aggregator.live.service.answers import Limit, Place
 from aggregator.live.service.openapi import Endpoint
-from aggregator.live.service.server import Service, json_answer, query_of
+from aggregator.live.service.server import Extension, Service, json_answer, query_of
 
 
 class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,7 +25,7 @@ class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Limit = 100
 
 
-class IncidentWatch:
+class IncidentWatch(Extension):
     """Looks at each view of a service, and tells receivers in tasks of its own."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
@@ -44,10 +43,6 @@ class IncidentWatch:
         page = settings.live.page or f"http://{settings.live.listen}"
         self._alerts = Alerts(self.book, settings.live.alerts, self._is_well, self._now, page)
         self._telling: asyncio.Task[None] | None = None
-
-    def routes(self, service: Service) -> Sequence[BaseRoute]:  # noqa: ARG002 - an extension is asked so
-        """Give none beside the API's."""
-        return ()
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Give the list of incidents."""

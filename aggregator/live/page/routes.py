@@ -6,23 +6,20 @@ No script or style stands in the documents, and nothing comes from elsewhere: th
 from importlib.resources import files
 from typing import Final
 
-from prometheus_client.core import Metric
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Scope
 
-from aggregator.live.fold.view import View
-from aggregator.live.service.openapi import Endpoint
-from aggregator.live.service.server import Service
+from aggregator.live.service.server import Extension, Service
 from shared.blake2 import blake2b
 
 VIEWS: Final = ("/", "/sites", "/sites/{region}/{site:path}", "/senders", "/sender", "/advisories", "/incidents")
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
-class Page:
+class Page(Extension):
     """The page, as an extension of the service."""
 
     def routes(self, _service: Service) -> list[BaseRoute]:
@@ -45,20 +42,6 @@ class Page:
             return answer
 
         return [*routes, _AnyOther("/{path:path}", missing)]
-
-    def endpoints(self) -> list[Endpoint]:
-        """Give none: no program asks for the page."""
-        return []
-
-    def metrics(self) -> list[Metric]:
-        """Give none."""
-        return []
-
-    async def look(self, service: Service, view: View) -> None:
-        """Nothing of the page depends on the fleet: browsers ask."""
-
-    def close(self) -> None:
-        """Hold nothing open."""
 
 
 class _AnyOther(Route):

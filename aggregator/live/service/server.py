@@ -87,23 +87,26 @@ class Operations(Protocol):
         """Do it; raise OperationRefused."""
 
 
-class Extension(Protocol):
-    """What is served beside the API, and looks at each view: incidents, alerts, the page."""
+class Extension:
+    """A part that is served in addition to the API: incidents with their alerts, or the page."""
 
-    def routes(self, service: "Service") -> Sequence[BaseRoute]:
+    def routes(self, service: "Service") -> Sequence[BaseRoute]:  # noqa: ARG002 - for those that override it
         """Return the routes of the extension."""
+        return ()
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Give those of its routes that are part of the API's description."""
+        """Return the routes that are part of the API's description."""
+        return ()
 
     def metrics(self) -> Iterable[Metric]:
-        """Give its metrics as they are now."""
+        """Return the current metrics."""
+        return ()
 
     async def look(self, service: "Service", view: View) -> None:
-        """Look at the state once a second."""
+        """Inspect the view, once a second."""
 
     def close(self) -> None:
-        """Close its files and end its tasks."""
+        """Close files and end tasks."""
 
 
 class _Shown(NamedTuple):
