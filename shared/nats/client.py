@@ -313,9 +313,9 @@ class EdgeClient(DirectClient):
             return await super()._flush_pending(force_flush)
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Drop what a failed attempt left behind, and note whom we try; end when told to, as request() does.
+        """Drop the rest of a failed attempt, and note the server that is tried; end when cancelled, as request() does.
 
-        nats-py leaks its socket and its tasks, and takes what comes next for the rest of a message that came half.
+        nats-py leaks the socket and the tasks, and reads the next bytes as the rest of a message that came half.
         """
         self._drop_attempt()
         self._ps.reset()
@@ -340,6 +340,7 @@ class EdgeClient(DirectClient):
         return super()._connect_command()
 
     async def _process_connect_init(self) -> None:
+        """Retry after any failure, and end when cancelled: nats-py's task dies of some errors, and swallows the end."""
         with keep_cancellation(), _as_nats_errors():
             await super()._process_connect_init()
         self._connected_at = asyncio.get_running_loop().time()
@@ -436,8 +437,8 @@ class EdgeClient(DirectClient):
                 return
 
     async def _attempt_reconnect(self) -> None:
-        """End quietly where close() was faster, and leave nothing: nats-py may have begun to work before it noticed."""
-        # The last thing nats-py does is to tell a future that may be done.
+        """End quietly where close() was faster, and leave nothing open: nats-py may have connected in the meantime."""
+        # nats-py ends by setting the result of a future that may be done.
         with contextlib.suppress(asyncio.InvalidStateError):
             await super()._attempt_reconnect()
         if self._has_ended:
@@ -479,7 +480,7 @@ class EdgeClient(DirectClient):
 
 @contextlib.contextmanager
 def _as_nats_errors() -> Iterator[None]:
-    """Let an attempt fail with what nats-py tries again after: of other errors its task dies, and nobody is told."""
+    """Turn any failure of an attempt into one that nats-py retries after: of others its task dies without a report."""
     try:
         yield
     except (OSError, nats.errors.Error):

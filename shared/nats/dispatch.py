@@ -106,6 +106,7 @@ class DirectClient(Client):
         self._ps = _FrameParser(self)
 
     async def _connect_to_server(self, s: Srv) -> None:
+        """Connect by a WideTransport: nats-py takes no transport from outside."""
         if not self._transport and s.uri.scheme not in ("ws", "wss"):
             self._transport = WideTransport()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
@@ -123,6 +124,7 @@ class DirectClient(Client):
         return subscription
 
     def _remove_sub(self, sid: int, max_msgs: int = 0) -> None:
+        """Remove the receiver with its subscription: nats-py reports an end of one nowhere else."""
         super()._remove_sub(sid, max_msgs)
         if sid not in self._subs:
             self.receivers.pop(b"%d" % sid, None)
