@@ -77,8 +77,8 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     @property
     def is_learning(self) -> bool:
         """True until all senders that a lost store may have known are heard or due to be retired."""
-        observed = self.observed_through - self.rebuilt_at - self.blind_total
-        return self.rebuilding or (self.rebuilt_at > 0 and observed <= self.policy.retire_after)
+        through, retire_after = self.observed_through, self.policy.retire_after
+        return self.rebuilding or may_be_relearned(through, self.rebuilt_at, self.blind_total, retire_after)
 
     @property
     def is_suspended(self) -> bool:
@@ -113,6 +113,14 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
 
 
 decode_block_state = Decoder(BlockState, "a block's state")
+
+
+def may_be_relearned(at: int, rebuilt_at: int, blind_total: int, retire_after: int) -> bool:
+    """Return True if a lost store, replaced at ``rebuilt_at``, may have known a sender first heard ``at``.
+
+    It would have retired the sender after ``retire_after`` of observed time.
+    """
+    return rebuilt_at > 0 and at - rebuilt_at - blind_total <= retire_after
 
 
 def sum_counters(counters: Counters, additions: Counters) -> Counters:

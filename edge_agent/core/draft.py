@@ -4,7 +4,7 @@ from itertools import islice
 
 import msgspec
 
-from edge_agent.core.block_state import BlockState, sum_counters
+from edge_agent.core.block_state import BlockState, may_be_relearned, sum_counters
 from edge_agent.core.decisions import (
     BlindCause,
     BlindSpan,
@@ -546,9 +546,7 @@ class Draft:
         state = SenderState(sender_id, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         self._touched[sender_id] = state
         self._sender_count += 1
-        # The store that was lost may have known it, as long as that would not have retired it: by observed time.
-        observed = at - self._rebuilt_at - self._blind_total
-        rebuilt = self._rebuilt_at > 0 and 0 <= observed <= self._policy.retire_after
+        rebuilt = may_be_relearned(at, self._rebuilt_at, self._blind_total, self._policy.retire_after)
         self._ledger.advise(AdvisoryKind.NEW, state, at, incarnation=incarnation, sequence=sequence, rebuilt=rebuilt)
         return state
 
