@@ -8,10 +8,10 @@ Rules:
 1. All incarnations of one store name it in their watermarks: by the server's time at which it began with the block, or,
    where an older agent wrote them, by the instant since which it replaced a lost one; 0: by neither. An incarnation
    without watermarks belongs to the store that began last before the incarnation's epoch, else to one before all.
-2. Stores follow each other as the hub first heard of them; a store that begins an incarnation after another store's
-   first one is the last again: an operator returned to it. One without a name that does so is another store, and so is
-   that of an incarnation that ``contests.py`` believes after another one; an incarnation of which nothing counts has
-   none.
+2. Stores follow each other by the end of their coverage, however late their records reach the hub: the last one is
+   that of the agent that still reads the stream, also where an operator returned to it. Incarnations without a name
+   are of different stores if another store's lie between them; one that ``contests.py`` believes after another begins
+   a store, and one of which nothing counts has none.
 3. A sender is known to a store if that store, or a later one, has announced it. All others become unknown where the
    coverage of the earlier stores ends: ``Succession.ends``. That is not later than the first watermark that shows that
    an older copy of a store was restored; without any coverage, it is where the next store begins.
@@ -70,8 +70,10 @@ def succession(lives: Iterable[StoreSpan], found: Collection[Contest] = ()) -> S
     ignored = {incarnation for _, incarnation in silent_throughout(found)}
     cut_at = {each.incarnation: each.since for each in sorted(silences(found), reverse=True)}
     winners = {each.later for each in found if each.silence.since and each.silence.incarnation not in ignored}
-    believed = sorted((life.begun_at, life.incarnation, life) for life in lives if life.incarnation not in ignored)
-    marked = [life for _, _, life in believed if life.last_through]
+    believed = [life for life in lives if life.incarnation not in ignored]
+    ends_at = {life.incarnation: min(life.last_through, cut_at.get(life.incarnation, LATEST)) for life in believed}
+    believed.sort(key=lambda life: (ends_at[life.incarnation], life.begun_at, life.incarnation))
+    marked = [life for life in believed if life.last_through]
     first: dict[int, str] = {}
     of_first: dict[str, list[StoreSpan]] = {}
     last = ""
@@ -84,7 +86,7 @@ def succession(lives: Iterable[StoreSpan], found: Collection[Contest] = ()) -> S
         of_first[last].append(life)
     unnamed: list[StoreSpan] = []
     names = sorted(first)
-    for _, _, life in believed:
+    for life in believed:
         if not life.last_through:
             place = bisect_right(names, _epoch_of(life.incarnation))
             (of_first[first[names[place - 1]]] if place else unnamed).append(life)
@@ -93,7 +95,7 @@ def succession(lives: Iterable[StoreSpan], found: Collection[Contest] = ()) -> S
     ends: list[int] = []
     for store, following in pairwise(stores):
         restored_at = min((life.put_back_from for life in store if life.put_back_from), default=LATEST)
-        covered = [min(life.last_through, cut_at.get(life.incarnation, LATEST), restored_at) for life in store]
+        covered = [min(ends_at[life.incarnation], restored_at) for life in store]
         begin = min(life.begun_at for life in following)
         ends.append(max([*covered, *ends[-1:]]) or min(following[0].store or begin, begin))
     return Succession(ranks, tuple(ends))

@@ -220,7 +220,7 @@ class Block(msgspec.Struct, gc=False):
 
     ``known_since`` to ``known_until`` is vouched for without a gap. ``heard_at`` is the hub's time of the last
     watermark, and ``claimed_through`` what the last one claimed, as the site said it. Where several stores have spoken,
-    ``latest_store`` names the incarnations of the last one, whose first record is the archive's message
+    ``latest_store`` names the incarnations of the last one, of which no record precedes the archive's message
     ``latest_since``, and the coverage of the others ended at ``lost_at`` (``archive/stores.py``). Two agents spoke at
     once in ``contested_from`` to ``contested_until``; of ``silent`` incarnations nothing counts that they said since.
     ``was_contested`` is True from the first time that two agents spoke at once. So many retired senders were forgotten
@@ -286,12 +286,12 @@ class Block(msgspec.Struct, gc=False):
             found,
         )
         before = [name for name in self.latest_store if name in self.lives]
-        since = [self.lives[name].sequence for name in order.latest]
-        if set(before) & set(order.latest):
-            # Its first incarnation may be evicted.
-            since.append(self.latest_since)
+        begun_at = min((self.lives[name].sequence for name in order.latest), default=0)
+        others = (each.sequence for name, each in self.lives.items() if name not in order.latest)
+        # Its first incarnations may be evicted.
+        since = max((sequence for sequence in others if sequence < begun_at), default=0) + 1
+        self.latest_since = min(since, self.latest_since) if set(before) & set(order.latest) else since
         self.lost_at, self.latest_store = max(order.ends, default=0), order.latest
-        self.latest_since = min(since, default=0)
         return before
 
     def is_of_latest_store(self, incarnation: str, sequence: int) -> bool:
@@ -306,10 +306,10 @@ class Block(msgspec.Struct, gc=False):
     def _rank_of_life(self, life: Life) -> tuple[bool, int]:
         """Return the place of a life in the order of eviction: lives that show which records not to believe are last.
 
-        So are those of stores before the last one; all others go by their end.
+        So are those of stores before the last one, and the only one of that; all others go by their end.
         """
-        is_earlier = bool(self.latest_store) and life.incarnation not in self.latest_store
-        return is_earlier or bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
+        is_latest = not self.latest_store or (life.incarnation in self.latest_store and len(self.latest_store) > 1)
+        return not is_latest or bool(life.put_back_from) or life.incarnation in self.silent, life.last_archived_at
 
     def add(self, life: Life, mark: Mark, claimed: int) -> None:
         """Add the next watermark of one of its incarnations, which claims an instant of its own."""

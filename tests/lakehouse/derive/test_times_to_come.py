@@ -178,6 +178,28 @@ def test_store_of_a_host_to_which_an_operator_returns_is_the_last_again(lakehous
     assert lakehouse.rows(states) == found
 
 
+def test_store_that_was_cut_off_for_its_whole_life_comes_before_its_successor(lakehouse: Lakehouse) -> None:
+    cut_off, successor = (Block("eu-west", "dub1", epoch=epoch) for epoch in (1, 2))
+    lakehouse.hub.publish(successor.new(name, hour(5)) for name in ("stays", "came"))
+    lakehouse.hub.publish([successor.watermark(hour(5), hour(7), store=hour(5))])
+    lakehouse.roll_up()
+    lakehouse.hub.publish(cut_off.new(name, hour(0)) for name in ("stays", "died"))
+    lakehouse.hub.publish([cut_off.watermark(hour(0), hour(4), store=hour(0))])
+    lakehouse.roll_up()
+    states = "SELECT sender_id, state, epoch_us(started_at) FROM sender_intervals WHERE ended_at IS NULL ORDER BY 1"
+    unknown = ("died", "unknown", hour(4))
+    assert lakehouse.rows(states) == [("came", "up", hour(5)), unknown, ("stays", "up", hour(5))]
+    # The operator returns to its host.
+    lakehouse.hub.publish([cut_off.new("late", hour(8)), cut_off.watermark(hour(7), hour(9), store=hour(0))])
+    lakehouse.roll_up()
+    found = lakehouse.rows(states)
+    unknown = ("came", "unknown", hour(7))
+    assert found == [unknown, ("died", "up", hour(0)), ("late", "up", hour(8)), ("stays", "up", hour(5))]
+    assert agreed(lakehouse) == len(found)
+    lakehouse.roll_up(RollupRequest(full=True))
+    assert lakehouse.rows(states) == found
+
+
 def agreed(lakehouse: Lakehouse) -> int:
     """Count the senders of whom the live state says the same, and that is all of them."""
     with open_tables(lakehouse.warehouse, lakehouse.settings.lakehouse.catalog) as tables:

@@ -456,13 +456,14 @@ def _stores(history: BlockHistory, found: list[Dispute]) -> Stores:
         if mark.incarnation not in silent:
             until = min((each.silent_from for each in found if each.silent == mark.incarnation), default=mark.through)
             ends[mark.incarnation] = max(ends.get(mark.incarnation, 0), min(mark.through, until))
+    in_order = sorted(ends, key=lambda life: (ends[life], _begun_at(history, life), f"1-{life}"))
     for restored in _doubtful(history):
         for life in {mark.incarnation for mark in history.marks if _name(mark) == _name(restored)} & ends.keys():
             ends[life] = min(ends[life], restored.through)
     names = {mark.incarnation: _name(mark) for mark in history.marks}
     last: dict[int, list[int]] = {}
     order: list[list[int]] = []
-    for life in sorted(ends, key=lambda life: (_begun_at(history, life), f"1-{life}")):
+    for life in in_order:
         returns_unnamed = not names[life] and last.get(0) is not (order[-1] if order else None)
         if names[life] not in last or life in taken_over or returns_unnamed:
             last[names[life]] = []

@@ -22,6 +22,15 @@ def test_store_that_begins_another_incarnation_after_another_store_is_the_last_a
     assert (set(order.latest), order.ends) == ({"1-1", "2-1"}, (7 * HOUR,))
 
 
+def test_store_that_reaches_the_hub_after_its_successor_comes_before_it() -> None:
+    cut_off, successor = StoreSpan("1-1", 1 * HOUR, 8 * HOUR, 4 * HOUR), life("1-2", 5, 5, 7)
+    order = succession([successor, cut_off])
+    assert (order.latest, order.ends) == (("1-2",), (4 * HOUR,))
+    # Its agent reads on, and the other one does not.
+    order = succession([successor, cut_off._replace(last_through=9 * HOUR)])
+    assert (order.latest, order.ends) == (("1-1",), (7 * HOUR,))
+
+
 def test_incarnation_without_watermarks_belongs_to_the_store_that_began_last_before_it() -> None:
     stores = [life("1-1", 1, 1, 4), life("1-2", 5, 5, 7)]
     for epoch_hour, rank in ((0, 0), (2, 0), (6, 1)):

@@ -219,6 +219,46 @@ def test_sender_is_known_again_to_the_store_to_which_an_operator_returns() -> No
     assert (states, told.fleet.blocks[0].lost_at) == ({"quiet": UP, "other": LOST, "late": UP}, at)
 
 
+def states_of(told: Told) -> dict[str, int]:
+    return {name: told.fleet.senders.state[sender] for name, sender in told.fleet.members[0].items()}
+
+
+def test_store_that_was_cut_off_comes_before_its_successor() -> None:
+    told, at = Told(), KNOWN_UNTIL + 2 * MINUTE
+    cut_off, successor = (Block("eu-west", "dub1", epoch=epoch, agent=f"host{epoch}") for epoch in (1, 2))
+    told.at(at, *(successor.new(name, at - MINUTE) for name in ("stays", "came")))
+    told.at(at, successor.watermark(at - MINUTE, at, store=at - MINUTE))
+    outbox = [cut_off.new(name, START) for name in ("stays", "died")]
+    told.at(at + SECOND, *outbox, cut_off.watermark(START, KNOWN_UNTIL, store=START))
+    assert states_of(told) == {"stays": UP, "came": UP, "died": LOST}
+    assert told.fleet.blocks[0].lost_at == KNOWN_UNTIL
+    # The operator returns to it: what it has announced is known, and what only the other one has is not.
+    told.at(at + HOUR, cut_off.watermark(KNOWN_UNTIL, at + HOUR, store=START))
+    assert states_of(told) == {"stays": UP, "came": LOST, "died": UP}
+    assert told.fleet.blocks[0].lost_at == at
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["earlier store first", "earlier store late"])
+def test_sender_of_an_evicted_incarnation_of_the_last_store_is_known(*, is_late: bool) -> None:
+    told, store, at = Told(), KNOWN_UNTIL + SECOND, KNOWN_UNTIL
+    earlier, block = Block("eu-west", "dub1"), Block("eu-west", "dub1", epoch=2 * MOST_LIVES)
+    outbox = [earlier.new("died", START), earlier.watermark(START, at, store=START)]
+    if not is_late:
+        told.at(at, *outbox)
+        for epoch in range(2, MOST_LIVES):
+            earlier.incarnation, earlier.ordinal = Incarnation(1, epoch), 0
+            told.at(at + epoch, earlier.watermark(at + epoch - 1, at + epoch, store=START))
+    told.at(store, block.new("stays", store), block.watermark(store, store, store=store))
+    for epoch in range(1, MOST_LIVES if is_late else 4):
+        at, block.incarnation, block.ordinal = store + epoch * MINUTE, Incarnation(1, store // 1_000 + epoch), 0
+        # The first record of an incarnation does not name its store.
+        told.at(at, block.new(f"node{epoch}", at), block.watermark(at - SECOND, at, store=store))
+    if is_late:
+        told.at(at + SECOND, *outbox)
+    unknown = [name for name, state in states_of(told).items() if state == LOST]
+    assert unknown == ["died"]
+
+
 @pytest.mark.parametrize("ahead", [5 * SECOND, 30 * SECOND, 5 * MINUTE], ids=lambda ahead: f"{ahead // SECOND}s")
 @pytest.mark.parametrize("late", ["nothing", "watermark", "first of two lives"])
 def test_of_a_clock_ahead_whoever_a_new_store_has_told_of_is_known_and_nobody_else(
