@@ -79,7 +79,7 @@ class Advised(NamedTuple):
     """An advisory, in its order; instants in microseconds.
 
     ``place`` names it, as the number of its row does. ``is_first``: it is the first of its sender. ``unheard_until`` is
-    0 unless the report is UNHEARD. ``opened_at`` is 0 unless the advisory is that on which a going-on interval rests:
+    read if the report is UNHEARD. ``opened_at`` is 0 unless the advisory is that on which a going-on interval rests:
     then it is the start of that interval's episode, and ``last_seen_at`` the start of the interval. ``store_end`` is
     the end of the coverage of its store and those before it, ``LATEST`` for the last store.
     """
@@ -156,7 +156,7 @@ class EpisodeFold:
                 if before not in _RETIREMENTS:
                     end, ended_by = (max(start, last_seen_at), _STALE) if is_silent else (begin, report)
                     interval = place, opened, opened_at, _STATES[before], start, end, ended_by, False
-                    if until or store_end != LATEST:
+                    if before == _UNHEARD or store_end != LATEST:
                         found += _parts(interval, before_at, until, store_end, at)
                     elif start < end:
                         found.append(interval)
@@ -184,7 +184,7 @@ def _parts(
 ) -> Iterator[IntervalRow]:
     """Yield an interval as it is cut by the end of being unheard, and by the loss of the store that knew the sender."""
     place, opened, opened_at, state, start, end, ended_by, _ = interval
-    if unheard_until and (end is None or unheard_until <= end):
+    if state == _UNKNOWN and (end is None or unheard_until <= end):
         end, ended_by = unheard_until, _RETIRED
     # A sender that is unknown already remains so for the cause that came first.
     if store_end != LATEST and state != _UNKNOWN:

@@ -96,6 +96,11 @@ def test_states_of_random_senders_are_those_of_the_reference(seed: int) -> None:
             check_invariants(of_sender)
 
 
+def test_sender_that_was_unheard_until_before_it_was_seen_is_absent_from_then_on() -> None:
+    new, unheard = Advised(0, True, Report.NEW, START, START), Advised(1, False, Report.UNHEARD, START + DAY, START + 5)
+    assert folded([new, unheard]) == [Interval(0, 0, START, State.UP, START, START + 5, Report.UNHEARD)]
+
+
 def check_invariants(intervals: Sequence[Interval]) -> None:
     for each, following in pairwise(intervals):
         assert each.ended_at is not None
