@@ -17,11 +17,11 @@ from typing import TypeVar
 from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.delivery.fast_path import FastPath
+from edge_agent.delivery.name_fence import EarlierStores, NameFree, Namesake, NameTaken, boot_id
 from edge_agent.ingest.block import IngestPhase
 from edge_agent.observability.announcements import Announcements
 from edge_agent.observability.clocks import Clocks
 from edge_agent.observability.http import serve_monitor
-from edge_agent.observability.name_watch import EarlierStores, NameFree, Namesake, NameTaken, boot_id
 from edge_agent.observability.server_watch import ServerWatch
 from edge_agent.observability.status_board import StatusBoard, now, stream_part
 from edge_agent.pair.member import serve_pair
@@ -230,13 +230,13 @@ class Agent:
         for block in self._settings.stream:
             self._board.reporter(stream_part(block.name))(IngestPhase.WITHDRAWN, "another agent has its name")
         link = await self._upload_path.open()
-        await link.names.run_withdrawn(link.client, namesake)
+        await link.names.run_withdrawn(namesake)
 
     async def _upload(self) -> None:
         link = await self._upload_path.open()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(link.clock.run(), name="clock of the region")
-            tasks.create_task(link.names.run(link.client), name="names")
+            tasks.create_task(link.names.run(), name="names")
             await link.names.may_publish.wait()
             interval = int(self._settings.watermark.interval) / SECOND
             readers = self._blocks.readers

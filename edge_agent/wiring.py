@@ -21,6 +21,7 @@ from edge_agent.core.relay_mode import Relay, RelayDraft, RelayEmitter, RelayInt
 from edge_agent.core.senders import SenderTable
 from edge_agent.core.tracker import Tracker
 from edge_agent.delivery.fast_path import BlockFastPath, FastPath
+from edge_agent.delivery.name_fence import AgentRun, EarlierStores, FencedBlock, NameFence
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.uploader import Uploader
 from edge_agent.ingest.block import BlockRules, IngestPhase
@@ -28,7 +29,6 @@ from edge_agent.ingest.loop import Ingest
 from edge_agent.ingest.port import Journal
 from edge_agent.observability.clocks import Clocks, RegionClock, SiteClock
 from edge_agent.observability.health import NAMES
-from edge_agent.observability.name_watch import EarlierStores, NameWatch
 from edge_agent.observability.status_board import (
     CONNECTED,
     NOT_ACCEPTED,
@@ -45,9 +45,12 @@ from edge_agent.source.consumer import SourceAddress
 from edge_agent.source.own_messages import Heartbeat, Probe
 from edge_agent.source.reader import JetStreamSource
 from edge_agent.store.sqlite_store import SqliteStore
+from shared.identifiers import BlockId
+from shared.instants import SECOND
 from shared.nats.client import EdgeClient
+from shared.nats.jetstream_api import api_prefix
 from shared.nats.secrets import login
-from shared.subjects import copy_prefix
+from shared.subjects import copy_prefix, watermark_subject
 
 
 class AgentIdentity(msgspec.Struct, frozen=True):
@@ -246,12 +249,12 @@ class BlockWiring:
 
 
 class RegionLink(NamedTuple):
-    """An open connection to the region; ``names`` looks over it who else publishes there as we do."""
+    """An open connection to the region; ``names`` fences what is published over it."""
 
     client: EdgeClient
     upstream: JetStreamUpstream
     clock: RegionClock
-    names: NameWatch
+    names: NameFence
 
 
 class UploadPath:
@@ -265,13 +268,25 @@ class UploadPath:
         report = self._parts.board.reporter(UPSTREAM)
         # Before anything is read in this run: what the store knows now was read by runs before.
         known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
-        settings = self._parts.settings.upstream
+        agent, settings = self._parts.settings, self._parts.settings.upstream
         client = await self._parts.links.open(settings, "upstream", adapters, report)
         limit, whom = partial(max_payload_of, client, settings), login(settings.auth, settings.tls).whom
-        upstream = JetStreamUpstream(client, limit, settings.domain, whom)
+        interval, members = int(agent.watermark.interval) / SECOND, frozenset(agent.pair.members)
+        names = NameFence(
+            (client, api_prefix(settings.domain)),
+            AgentRun(agent.agent_name, self._parts.identity.boot_id, interval, members),
+            {
+                watermark_subject(agent.block_id(block), block.target.prefix): _fenced(
+                    agent.block_id(block), known.get(block.name)
+                )
+                for block in agent.stream
+                if block.mode == "sample"
+            },
+            self._parts.board.reporter(NAMES),
+            self._parts.earlier_stores,
+        )
+        upstream = JetStreamUpstream(client, limit, settings.domain, whom, names)
         clock = RegionClock(client, self._parts.settings, self._parts.clocks)
-        boot_id, report_names = self._parts.identity.boot_id, self._parts.board.reporter(NAMES)
-        names = NameWatch(self._parts.settings, boot_id, known, report_names, self._parts.earlier_stores)
         # Who has asked takes a denial: the first that has.
         adapters += (self._parts.policy_feed, upstream, clock, names)
         return RegionLink(client, upstream, clock, names)
@@ -310,3 +325,7 @@ class UploadPath:
         """Take back why records did not leave: whoever sends them now says so."""
         if link.client.is_connected:
             self._parts.board.reporter(UPSTREAM)(CONNECTED, "")
+
+
+def _fenced(block_id: BlockId, state: BlockState | None) -> FencedBlock:
+    return FencedBlock(block_id, state.observed_through, state.position) if state else FencedBlock(block_id)

@@ -18,6 +18,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit
+from edge_agent.delivery.name_fence import NameFence
 from edge_agent.delivery.port import UpstreamUnavailable
 from edge_agent.delivery.region_protocol import MessageTooLarge, answer_to, frames_of, shorter_forms
 from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
@@ -39,13 +40,19 @@ _DENIED_PUBLISH = re.compile(r'permissions violation for publish to "(.+)"', re.
 class JetStreamUpstream:
     """The region's servers on an open connection. ``ask_limit`` asks the server that it leads to for its limit.
 
-    ``domain`` is the one of the settings, ``user`` names the user of the connection.
+    ``domain`` is the one of the settings, ``user`` names the user of the connection. Watermarks pass ``fence``.
     """
 
     def __init__(
-        self, client: EdgeClient, ask_limit: Callable[[], Awaitable[int]], domain: str = "", user: str = "this user"
+        self,
+        client: EdgeClient,
+        ask_limit: Callable[[], Awaitable[int]],
+        domain: str = "",
+        user: str = "this user",
+        fence: NameFence | None = None,
     ) -> None:
         self._client = client
+        self._fence = fence
         self._domain, self._user = domain, user
         self._causes: dict[_Kind, str] = {}
         self._explained_at: dict[_Kind, float] = {}
@@ -133,10 +140,14 @@ class JetStreamUpstream:
             )
         except nats.errors.Error as error:
             raise UpstreamUnavailable(f"cannot listen for acknowledgements: {error}") from error
+        if self._fence is not None:
+            await self._fence.find_places()
 
     async def send(self, shipment: Shipment) -> None:
         if self._broken:
             raise UpstreamUnavailable(self._broken)
+        if self._fence is not None and shipment.lane is Lane.ADVISORIES:
+            shipment = self._fence.placed(shipment)
         await self._send(shipment)
 
     async def _send(self, shipment: Shipment) -> None:
@@ -182,6 +193,18 @@ class JetStreamUpstream:
     async def _send_or_not(self, shipment: Shipment) -> None:
         """Ask the server for its limit, then publish after all, or answer; others need not wait meanwhile."""
         await self.ask_max_payload()
+        await self._send_later(shipment)
+
+    async def _settle(self, fence: NameFence, shipment: Shipment) -> None:
+        """Read why a watermark was refused; answer, or send it again."""
+        settled = await fence.settle(shipment)
+        if isinstance(settled, Shipment):
+            await self._send_later(settled)
+        elif settled is not None:
+            self._answers.append(Answer(shipment.number, Outcome.STORED, settled))
+            self._arrived.set()
+
+    async def _send_later(self, shipment: Shipment) -> None:
         try:
             await self._send(shipment)
         except UpstreamUnavailable as error:
@@ -210,6 +233,12 @@ class JetStreamUpstream:
             answer = Answer(shipment.number, Outcome.REFUSED, reason=self._why_unanswered(shipment.rows[-1]))
         else:
             answer = answer_to(shipment.number, shipment.form, message.data)
+            if self._fence is not None and shipment.lane is Lane.ADVISORIES:
+                if answer.outcome is Outcome.MISPLACED and shipment.behind is not None:
+                    self._begin(self._settle(self._fence, shipment), "read the last watermark")
+                    return
+                if answer.outcome is Outcome.STORED:
+                    self._fence.note_stored(shipment, answer)
         self._answers.append(answer)
         self._arrived.set()
 

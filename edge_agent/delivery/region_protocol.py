@@ -18,6 +18,7 @@ from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from shared.decoding import Count, Decoder, WireError
 from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_HEADER
 
+BEHIND_HEADER = "Nats-Expected-Last-Subject-Sequence"
 NEVER = (1 << 63) - 1
 """A sequence that no message has: what is to be stored behind it is never stored."""
 
@@ -89,7 +90,12 @@ def without_spared(row: OutboxRow) -> OutboxRow:
 
 def least_size(row: OutboxRow) -> int:
     """Give how many bytes a server, and a stream, has to take for a row, by itself and without what can be spared."""
-    return len(_head(("", ""), without_spared(row).headers)) + len(row.payload)
+    around = _condition(NEVER) if row.is_watermark else ""
+    return len(_head((around, ""), without_spared(row).headers)) + len(row.payload)
+
+
+def _condition(sequence: int) -> str:
+    return f"{BEHIND_HEADER}: {sequence}\r\n"
 
 
 class MessageTooLarge(Exception):
@@ -102,11 +108,11 @@ def frames_of(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -
     rows = shipment.rows
     match shipment.form:
         case Form.SINGLE:
-            _write(parts, f"{rows[0].subject} {reply}", ("", ""), rows[0].headers, rows[0].payload, max_payload)
+            lines = _condition(shipment.behind.sequence) if shipment.behind else ""
+            _write(parts, f"{rows[0].subject} {reply}", (lines, ""), rows[0].headers, rows[0].payload, max_payload)
         case Form.QUESTION:
             lines = (
-                f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n"
-                f"Nats-Expected-Last-Subject-Sequence: {NEVER}\r\n"
+                f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n{_condition(NEVER)}"
             )
             headers = {MESSAGE_ID_HEADER: rows[0].headers[MESSAGE_ID_HEADER]}
             _write(parts, f"{rows[0].subject} {reply}", (lines, ""), headers, b"", max_payload)
@@ -119,12 +125,7 @@ def frames_of(shipment: Shipment, reply: str, batch_id: str, max_payload: int) -
 
 def _write_batch(parts: list[bytes], shipment: Shipment, reply: str, batch_id: str, max_payload: int) -> None:
     rows, behind = shipment.rows, shipment.behind
-    lines = (
-        f"Nats-Expected-Last-Subject-Sequence: {behind.sequence}\r\n"
-        f"Nats-Expected-Last-Subject-Sequence-Subject: {behind.subject}\r\n"
-        if behind
-        else ""
-    )
+    lines = f"{_condition(behind.sequence)}{BEHIND_HEADER}-Subject: {behind.subject}\r\n" if behind else ""
     of_batch, last = f"Nats-Batch-Id: {batch_id}\r\nNats-Batch-Sequence: ", len(rows)
     for place, row in enumerate(rows, 1):
         lines = f"{lines}{of_batch}{place}\r\n"

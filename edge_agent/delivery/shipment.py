@@ -32,7 +32,7 @@ class ShipmentPlace(msgspec.Struct, frozen=True):
 
 
 class Shipment(msgspec.Struct, frozen=True, gc=False):
-    """Rows of one lane and block. ``number`` is never used again; a batch may have to stand ``behind`` another row."""
+    """Rows of one lane and block. ``number`` is never used again; rows may have to stand ``behind`` another one."""
 
     number: int
     lane: Lane

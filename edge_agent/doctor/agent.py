@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 
 from edge_agent.config.agent import AgentSettings
+from edge_agent.delivery.name_fence import NamePhase
 from edge_agent.doctor.finding import Finding, Level, bad, good, warning
 from edge_agent.inspection.moments import rough
 from edge_agent.observability.conditions import NOT_RUNNING, STARTING, STORE_MOVED, Condition
 from edge_agent.observability.health import NAMES, block_of, of_parts
-from edge_agent.observability.name_watch import NamePhase
 from edge_agent.observability.status_board import UPSTREAM, now
 from edge_agent.observability.status_report import read_status
 from edge_agent.store.read_only import StoreDisplaced, StoreForbidden, StoreMissing, StoreUnreadable

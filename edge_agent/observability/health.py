@@ -22,10 +22,10 @@ import msgspec
 from edge_agent.core.block_state import UNSTEADY, BlockState
 from edge_agent.core.observation import RejectReason
 from edge_agent.core.records import SizeLimit
+from edge_agent.delivery.name_fence import NamePhase
 from edge_agent.ingest.port import Progress
 from edge_agent.observability import conditions as kinds
 from edge_agent.observability.conditions import Condition, Kind
-from edge_agent.observability.name_watch import NamePhase
 from edge_agent.store.port import DROPPED_LATELY, OutboxLevel
 from shared.instants import MINUTE, SECOND, format_duration, format_seconds
 from shared.sizes import format_size

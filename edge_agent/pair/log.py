@@ -20,6 +20,7 @@ from nats.aio.msg import Msg
 
 from edge_agent.core.block_state import BlockState
 from edge_agent.core.decisions import RecordedInput
+from edge_agent.delivery.region_protocol import BEHIND_HEADER
 from shared.decoding import Decoder, WireError
 from shared.nats.jetstream_api import (
     NO_STREAM_ANSWERS,
@@ -127,7 +128,6 @@ MAX_BYTES = 64 << 20
 """Hours of a busy site, days of a quiet one: a member that was away for longer copies the other's store."""
 
 _WRONG_LAST_SEQUENCE = (10071, 10164)
-_BEHIND_HEADER = "Nats-Expected-Last-Subject-Sequence"
 _STREAM_HEADER = "Nats-Expected-Stream"
 
 
@@ -246,7 +246,7 @@ class PairLog:
 
     async def append(self, entry: Entry, behind: int) -> int:
         """Append behind ``behind`` (0: as the first), give its sequence; raise LogOutrun where another is there."""
-        headers = {_BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
+        headers = {BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
         subject = self._address.subject()
         try:
             answer = await request(self._client, subject, encode_entry(entry), DEADLINE, headers)

@@ -289,7 +289,7 @@ async def serve_pair(parts: AgentParts, blocks: BlockWiring, upload_path: Upload
         over = partial(_over, link)
         tasks.create_task(over(lambda region: health.watch_region(region.client)), name="reach of the region")
         tasks.create_task(over(lambda region: region.clock.run()), name="clock of the region")
-        tasks.create_task(over(lambda region: region.names.run(region.client)), name="names")
+        tasks.create_task(over(lambda region: region.names.run()), name="names")
         tasks.create_task(member.run(), name="pair")
 
 

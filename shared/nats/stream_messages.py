@@ -26,6 +26,13 @@ class StoredMessage(msgspec.Struct, frozen=True):
     subject: str
     time: ReportedInstant
     data: bytes = b""
+    hdrs: bytes = b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        lines = self.hdrs.decode(errors="replace").split("\r\n")[1:]
+        found = (line.partition(":") for line in lines if ":" in line)
+        return {name: value.strip() for name, _, value in found}
 
 
 class MessageReply(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from edge_agent.observability import name_watch
-from edge_agent.observability.name_watch import EarlierStores, NameWatch, boot_id
+from edge_agent.delivery import name_fence
+from edge_agent.delivery.name_fence import AgentRun, EarlierStores, FencedBlock, NameFence, boot_id
+from shared.identifiers import BlockId
 from shared.wire import encode
-from tests.support.agent.agent_file import SMALLEST, parsed
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, Deployment, deployed, free_address
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
 from tests.support.nats.one_server import written
@@ -284,15 +284,16 @@ async def test_a_region_that_answers_nobody_for_a_while_ends_no_watch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where its domain is cut off, the stream takes what is published there, and its API answers nothing."""
-    monkeypatch.setattr(name_watch, "HELD_LOOKS", 1)
-    monkeypatch.setattr(name_watch, "LONGEST_WAIT", 0.1)
+    monkeypatch.setattr(name_fence, "HELD_READS", 1)
+    block_id, writer = BlockId("eu-west", "dub1", "nodes"), AgentRun("dub1-a", "boot", 0.1)
+    blocks = {"fleet.eu-west.dub1.nodes.watermark": FencedBlock(block_id)}
     async with running_site(tmp_path) as site:
         await site.create_stream({"name": "FLEET", "subjects": ["fleet.>"]})
-        settings = parsed(SMALLEST.replace("[upstream]", '[upstream]\ndomain = "away"'))
-        watch = NameWatch(settings, "boot", {}, lambda _phase, _reason: None, EarlierStores())
-        watching = asyncio.create_task(watch.run(site.client))
+        link = site.client, "$JS.away.API"
+        fence = NameFence(link, writer, blocks, lambda _phase, _reason: None, EarlierStores())
+        watching = asyncio.create_task(fence.run())
         try:
-            await until(lambda: watch.may_publish.is_set() or watching.done(), "it has looked more than once")
+            await until(lambda: fence.may_publish.is_set() or watching.done(), "it has read more than once")
             assert not watching.done()
         finally:
             watching.cancel()

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from nats.aio.client import Client
 
 from edge_agent.core.records import Lane
 from edge_agent.delivery.fast_path import FastPath
+from edge_agent.delivery.name_fence import AgentRun, EarlierStores, FencedBlock, NameFence
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Shipment
 from edge_agent.delivery.uploader import Uploader
@@ -23,7 +25,9 @@ from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import api_prefix
 from shared.nats.stream_messages import every_message
+from shared.subjects import watermark_subject
 from tests.support.nats.linked_server import DEADLINE, LinkedServer
+from tests.support.store.store_batches import BLOCK_ID
 from tests.support.waiting import until
 
 STREAM = "FLEET"
@@ -92,26 +96,36 @@ async def running_region(
         yield Region(server, client, link)
 
 
+def fence_of(client: Client, run: str = "run") -> NameFence:
+    """Make the fence that a run of the agent of ``BLOCK`` has."""
+    blocks = {watermark_subject(BLOCK_ID): FencedBlock(BLOCK_ID)}
+    return NameFence(
+        (client, api_prefix()), AgentRun("a", run, 1.0), blocks, lambda _phase, _why: None, EarlierStores()
+    )
+
+
 @asynccontextmanager
 async def uploading(
     region: Region, store: SqliteStore, bytes_per_second: int = 0, fast_path: FastPath | None = None
 ) -> AsyncIterator[list[str]]:
     """Run an uploader over the region's link; give what it reports: "" when all goes well, else why nothing leaves."""
-    upstreams: list[JetStreamUpstream] = []
+    adapters: list[JetStreamUpstream | NameFence] = []
 
     def on_state(state: LinkState) -> None:
-        for upstream in upstreams:
-            is_taken = state.event is LinkEvent.DENIED and upstream.takes_denial(state.reason)
-            if state.event is not LinkEvent.RETRY_FAILED and not is_taken:
-                upstream.break_off(str(state.event))
+        is_taken = [state.event is LinkEvent.DENIED and adapter.takes_denial(state.reason) for adapter in adapters]
+        if state.event is not LinkEvent.RETRY_FAILED and not any(is_taken):
+            for adapter in adapters:
+                adapter.break_off(str(state.event))
 
     settings = ConnectionSettings(servers=(region.link.url,))
     client = await connect(settings, name="uploader", deadline=DEADLINE, on_state=on_state)
-    upstreams.append(JetStreamUpstream(client, partial(max_payload_of, client, settings)))
+    fence = fence_of(client)
+    upstream = JetStreamUpstream(client, partial(max_payload_of, client, settings), fence=fence)
+    adapters += (upstream, fence)
     told: list[str] = []
     uploader = Uploader(
         store,
-        upstreams[0],
+        upstream,
         bytes_per_second=bytes_per_second,
         report=told.append,
         fast_path=fast_path or FastPath(store.copies_wait),

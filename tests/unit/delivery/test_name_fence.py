@@ -1,53 +1,45 @@
-"""Another agent of our names is known from what earlier agents have left by what goes on growing."""
+"""Another living agent of our names is told from one that died, and the place of the next watermark is known."""
+
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from edge_agent.observability.name_watch import Namesake, Sightings, began_at, boot_id
+from edge_agent.delivery.name_fence import AgentRun, FencedBlock, LastMessage, Lineage, Namesake, began_at, boot_id
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.wire import Watermark
+from tests.support.delivery.watermark_records import watermark_of
 
 OURS, EARLIER, LATER = (boot_id(at, bytes(10)) for at in (2_000_000, 1_000_000, 3_000_000))
 OLDER_AGENTS = "9f1b4e6a0c1d4f2e8a7b6c5d4e3f2a1b"
 READ_THROUGH = 100
 SOON = 60.0
+NAMES = BlockId("eu-west", "dub1", "nodes")
 
 
-def watermark(through: int, run: str = EARLIER, agent: str = "b") -> Watermark:
-    return Watermark(
-        region="eu-west",
-        site="dub1",
-        block="nodes",
-        agent=agent,
-        observed_since_us=1,
-        observed_through_us=through,
-        stream="REGISTRATION",
-        incarnation="7-8",
-        sequence=1,
-        advisory_ordinal=0,
-        senders={},
-        outbox={},
-        counters={},
-        stale_after=1,
-        retire_after=2,
-        blind_after=1,
-        policy_revision=0,
-        version="1",
-        boot_id=run,
-    )
+def watermark(through: int, run: str = EARLIER) -> Watermark:
+    return watermark_of(through, run)
+
+
+def lineage(members: frozenset[str] = frozenset()) -> Lineage:
+    return Lineage(AgentRun("a", OURS, 1.0, members), FencedBlock(NAMES, READ_THROUGH))
+
+
+def last(sequence: int, found: Watermark, behind: int = 0) -> LastMessage:
+    return LastMessage(sequence, "id", behind, found)
 
 
 def living(*seen: Watermark, members: frozenset[str] = frozenset(), at: float = 10.0) -> Namesake | None:
-    """Look once a second, and say who lives ``at``."""
-    sightings = Sightings(OURS, READ_THROUGH, members)
+    """Read once a second, and return the run that lives ``at``."""
+    found = lineage(members)
     for second, each in enumerate(seen):
-        sightings.see(float(second), each)
-    return sightings.living(at, SOON)
+        found.take(float(second), last(second + 1, each))
+    return found.living(at, SOON)
 
 
 def test_who_goes_on_vouching_lives() -> None:
     found = living(watermark(101), watermark(102), watermark(103))
-    assert found == Namesake("b", EARLIER, BlockId("eu-west", "dub1", "nodes"), "REGISTRATION", 7)
+    assert found == Namesake("b", EARLIER, NAMES, "REGISTRATION", 7)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +73,14 @@ def test_who_falls_silent_is_forgotten() -> None:
     [(EARLIER, OURS, True), (LATER, OURS, False), (OLDER_AGENTS, OURS, None), (EARLIER, OLDER_AGENTS, None)],
 )
 def test_two_runs_agree_who_came_first(theirs: str, ours: str, came_before: bool | None) -> None:
-    other = Namesake("b", theirs, BlockId("eu-west", "dub1", "nodes"), "REGISTRATION", 7)
+    other = Namesake("b", theirs, NAMES, "REGISTRATION", 7)
     assert other.came_before(ours) is came_before
 
 
 def test_two_runs_of_one_instant_do_not_both_withdraw() -> None:
     one, other = boot_id(1_000, bytes(10)), boot_id(1_000, bytes([255] * 10))
-    names = BlockId("eu-west", "dub1", "nodes")
-    assert Namesake("b", one, names, "S", 7).came_before(other) is True
-    assert Namesake("b", other, names, "S", 7).came_before(one) is False
+    assert Namesake("b", one, NAMES, "S", 7).came_before(other) is True
+    assert Namesake("b", other, NAMES, "S", 7).came_before(one) is False
 
 
 def test_an_agent_of_the_same_site_reads_the_same_stream() -> None:
@@ -108,14 +99,52 @@ def test_a_watermark_whose_incarnation_is_none_is_no_end_of_the_watch() -> None:
 
 
 def test_who_has_not_grown_twice_is_in_doubt() -> None:
-    sightings = Sightings(OURS, READ_THROUGH)
-    assert sightings.undecided() == []
+    found = lineage()
+    assert found.undecided() == []
     doubts = []
     for second, through in enumerate((101, 102, 103)):
-        sightings.see(float(second), watermark(through))
-        doubts.append([other.agent for other in sightings.undecided()])
+        found.take(float(second), last(second + 1, watermark(through)))
+        doubts.append([other.agent for other in found.undecided()])
     assert doubts == [["b"], ["b"], []]
 
 
 def test_a_run_that_says_to_have_begun_in_no_year_of_ours_does_not_say_when_it_began() -> None:
     assert began_at("ffffffffffff7" + "0" * 19) is None
+
+
+def test_a_run_that_has_written_directly_behind_us_lives() -> None:
+    found = lineage()
+    found.take(0.0, last(5, watermark(101)))
+    found.note_stored(6)
+    found.take(1.0, last(7, watermark(101), behind=6))
+    alive = found.living(1.0, SOON)
+    assert alive is not None
+    assert alive.agent == "b"
+
+
+def test_a_watermark_that_arrives_late_behind_us_is_of_nobody() -> None:
+    found = lineage()
+    found.take(0.0, last(5, watermark(101)))
+    found.note_stored(6)
+    found.take(1.0, last(7, watermark(102)))
+    found.note_stored(8)
+    found.take(2.0, last(9, watermark(103, LATER), behind=5))
+    assert found.living(2.0, SOON) is None
+
+
+def test_the_next_watermark_stands_behind_the_last_message_whoever_wrote_it() -> None:
+    found = lineage()
+    places = [found.expected]
+
+    def note(step: Callable[[], None]) -> None:
+        step()
+        places.append(found.expected)
+
+    note(lambda: found.take(0.0, None))
+    note(lambda: found.note_stored(4))
+    # A duplicate is answered with the place that it had.
+    note(lambda: found.note_stored(2))
+    note(lambda: found.take(1.0, LastMessage(9, "", 0, None)))
+    # The stream was made again.
+    note(lambda: found.take(2.0, last(1, watermark(101))))
+    assert places == [None, 0, 4, 4, 9, 1]
