@@ -12,7 +12,7 @@ from aggregator import config
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.source_file import SEPARATORS
-from aggregator.lakehouse.imports.times import said_of_watch, told_epoch, watch
+from aggregator.lakehouse.imports.times import describe_watch, parse_epoch, parse_watch
 from aggregator.terminal import clear_errors, format_table, progress
 from shared.command_line.command_group import CommandGroup, examples, json_option
 from shared.command_line.tables import Column
@@ -179,13 +179,13 @@ def intervals(files: tuple[Path, ...], settings: AggregatorSettings, dry_run: bo
     are quarantined with a reason; where two intervals of a sender overlap, nothing is imported. The same again changes
     nothing.
     """
-    told = {name: value for name, value in given.items() if value or name not in ("up", "down")}
+    options = {name: value for name, value in given.items() if value or name not in ("up", "down")}
     with clear_errors(ImportRefused):
         now = time.time_ns() // 1000
-        told["since"], told["until"] = watch(given["since"], given["until"], given["zone"], now)
-        told["epoch"] = told_epoch(given["epoch"], given["zone"])
-        mapping = msgspec.convert(told, Mapping)
-        echo(said_of_watch(mapping), prose=True)
+        options["since"], options["until"] = parse_watch(given["since"], given["until"], given["zone"], now)
+        options["epoch"] = parse_epoch(given["epoch"], given["zone"])
+        mapping = msgspec.convert(options, Mapping)
+        echo(describe_watch(mapping), prose=True)
         if dry_run:
             _look(files, mapping, now)
         else:
@@ -267,7 +267,7 @@ def _look(files: tuple[Path, ...], mapping: Mapping, now: int) -> None:
             f" {first.state} from {format_instant(first.started_at)} {end}",
             prose=True,
         )
-        _tell_quarantined(staged, mapping)
+        _show_quarantined(staged, mapping)
 
 
 def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapping) -> None:
@@ -287,7 +287,7 @@ def _import(settings: AggregatorSettings, files: tuple[Path, ...], mapping: Mapp
         echo(f"{counts.zero_length:,} of those written end where they start: kept, and flagged zero_length", prose=True)
     for staged in result.files:
         echo(f"{staged.file}: {_range(staged)}", prose=True)
-        _tell_quarantined(staged, mapping)
+        _show_quarantined(staged, mapping)
     if result.waiting_from is not None:
         echo(
             f"what was imported after {format_instant(result.waiting_from)}, where known time ends, waits for it",
@@ -300,7 +300,7 @@ def _range(staged: "Staged") -> str:
     return f"from {format_instant(staged.started_at)} to {format_instant(staged.ended_at)}"
 
 
-def _tell_quarantined(staged: "Staged", mapping: Mapping) -> None:
+def _show_quarantined(staged: "Staged", mapping: Mapping) -> None:
     from aggregator.lakehouse.imports.staging import remedy
 
     for reason, count in staged.reasons.items():

@@ -1,1 +1,1 @@
-"""Take over what another monitoring system has kept: intervals in which senders were up or down."""
+"""Import of another monitoring system's history: intervals in which senders were up or down."""

@@ -1,4 +1,4 @@
-"""Import files, or forget them, and derive what follows from it. Everything is put together here."""
+"""Import or remove files, and derive the tables from the result. The composition root of imports."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Progress = Callable[[str], None]
 
 
 class ImportResult(msgspec.Struct, frozen=True):
-    """What an import did. ``waiting_from`` says from when on (microseconds) what was imported lies after known time."""
+    """The outcome of an import. Intervals after ``waiting_from`` (microseconds) lie after known time, and wait."""
 
     files: tuple[Staged, ...]
     counts: ImportCounts
@@ -65,9 +65,9 @@ def import_intervals(
 def remove_imports(
     settings: AggregatorSettings, asked: Sequence[str], progress: Progress, check: Check = unstoppable
 ) -> list[Imported]:
-    """Forget the imports whose identifiers begin as ``asked``; give them. All tables are as if they had never come.
+    """Remove the imports whose identifiers begin as ``asked`` and return them.
 
-    Raise ImportRefused where that is not clear, TablesUnreadable, and as ``import_intervals``.
+    Raise ImportRefused if one names no import or several, TablesUnreadable, and as ``import_intervals``.
     """
     warehouse = rollup.warehouse(settings)
     wait_until_free(warehouse, rollup.LOCK_DEADLINE, progress, check)

@@ -1,4 +1,4 @@
-"""Say which imports the tables hold. Without Java."""
+"""List the imports that the tables hold. Without Java."""
 
 from collections.abc import Iterable, Sequence
 
@@ -24,9 +24,9 @@ _QUERY = """
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What one import brought, as far as no other had brought it before. Instants in microseconds, 0 where none.
+    """The rows of one import that no earlier one had brought. Instants in microseconds, 0 without intervals.
 
-    ``file`` names all files that it came from: one that is given under another name is the same import.
+    ``file`` has the names of all its files: a file under another name is the same import.
     """
 
     import_id: str
@@ -40,14 +40,14 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def imports_in(tables: Tables) -> list[Imported]:
-    """Give the imports, by source and time; raise TablesUnreadable."""
+    """Return the imports, by source and time; raise TablesUnreadable."""
     if not {IMPORTS.name, IMPORT_QUARANTINE.name} <= set(tables.names):
         return []
     return [Imported(*row) for row in tables.rows(_QUERY)]
 
 
 def chosen(imports: Iterable[Imported], asked: Sequence[str]) -> list[Imported]:
-    """Give those whose identifiers begin as ``asked``; raise ImportRefused for what names none, or several."""
+    """Return the imports whose identifiers begin as ``asked``; raise ImportRefused if any names none, or several."""
     imports = list(imports)
     found = []
     for beginning in asked:

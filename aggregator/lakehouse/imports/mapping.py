@@ -1,4 +1,4 @@
-"""Say how the rows of another system's file are to be read. Pure: options in, refusals in words out."""
+"""The mapping from the rows of another system's file to intervals of senders. Pure."""
 
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ Ambiguous = Literal["quarantine", "earlier", "later", "order"]
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What the columns mean. A column is named by its header or, from 1, by its number.
+    """The meaning of the columns. A column is named by its header or, from 1, by its number.
 
     A row ends at the instant of ``stop``, or after the ``duration`` (a number of ``unit``, or hours:minutes:seconds);
     without either it says what its sender became, and holds until the sender's next row that says otherwise.
@@ -64,7 +64,7 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
 
     @property
     def tells_changes(self) -> bool:
-        """Tell whether rows say when a state began, and nothing of its end."""
+        """True if rows have the begin of a state, and no end."""
         return self.stop is None and self.duration is None
 
     @property
@@ -76,4 +76,4 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True
 
 
 class ImportRefused(RuntimeError):
-    """Nothing was imported, for a reason that a person can mend. The text is one line: what, where, what to do."""
+    """The import of nothing, for a reason that a person can correct. The text is one line: reason, place, remedy."""

@@ -46,10 +46,10 @@ class NameShape:
 
     @property
     def pattern(self) -> str:
-        """Give the regular expression that a whole name must match; its groups are the words, in their order."""
+        """The regular expression that a whole name must match; its groups are the words, in their order."""
         return self._pattern.pattern
 
     def parts(self, name: str) -> Mapping[str, str] | None:
-        """Give the named parts of a name; None where it is not of this shape."""
+        """Return the named parts of a name; None if it is not of this shape."""
         match = self._pattern.fullmatch(name)
         return match.groupdict() if match else None

@@ -1,9 +1,10 @@
-"""Read one row of another system's file: an interval of a sender, or a named reason why it is none. Pure."""
+"""Parse one row of another system's file into an interval of a sender, or a named reason why it is none. Pure."""
 
 import difflib
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
 from enum import StrEnum
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ _REMEMBERED = 1 << 17
 
 
 class ImportReason(StrEnum):
-    """Why a row was not taken."""
+    """The reason for which a row is quarantined."""
 
     NOT_A_ROW = "not_a_row"
     WRONG_COLUMN_COUNT = "wrong_column_count"
@@ -42,7 +43,7 @@ class ImportReason(StrEnum):
 
 
 class SenderName(NamedTuple):
-    """Who a key stands for."""
+    """The sender that a key names."""
 
     region: str
     site: str
@@ -51,7 +52,7 @@ class SenderName(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """One row that was read; instants in microseconds."""
+    """One row that could be parsed; instants in microseconds."""
 
     sender: SenderName
     state: str
@@ -60,19 +61,19 @@ class Interval(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """One row that was not; ``detail`` is what stood there."""
+    """One row that could not; ``detail`` is the text at fault."""
 
     reason: ImportReason
     detail: str
 
 
 class RowReader:
-    """Reads the rows of one file whose columns are known."""
+    """Parser for the rows of one file with known columns."""
 
     def __init__(self, mapping: Mapping, columns: Sequence[str], now: int) -> None:
-        """Find the columns; raise ImportRefused where the mapping does not fit them, or not itself.
+        """Find the columns; raise ImportRefused if the mapping does not fit them, or contradicts itself.
 
-        ``now`` is in microseconds: no row tells of what is still to come.
+        ``now`` is in microseconds: rows with later instants are quarantined.
         """
         self._mapping = mapping
         self._latest = latest(now)
@@ -104,9 +105,9 @@ class RowReader:
         self._read_length = length_reader(mapping.unit)
         # An outage may well have lasted for 0 seconds, and a trace that counts from its own epoch has an instant 0.
         self._no_end = NOTHING_BUT_ZERO if mapping.duration is not None or mapping.epoch else NOTHING
-        self._names: dict[str, SenderName | Unreadable] = {}
-        # Through when each sender's rows have told so far: of interest to the order of ambiguous times alone.
-        self._told_through: dict[tuple[str, str, str], int] = {}
+        self._sender_of = lru_cache(_REMEMBERED)(self._named)
+        # The end of each sender's last row: --ambiguous order needs it, and nothing else does.
+        self._ends: dict[tuple[str, str, str], int] = {}
         self.ambiguous_count = 0
 
     def read(self, fields: Sequence[str]) -> Interval | Unreadable:
@@ -114,13 +115,7 @@ class RowReader:
             len(fields) < self._column_count or any(field.strip() for field in fields[self._column_count :])
         ):
             return Unreadable(ImportReason.WRONG_COLUMN_COUNT, f"{len(fields)} columns instead of {self._column_count}")
-        key = self._mapping.joined_by.join([fields[index] for index in self._sender])
-        sender = self._names.get(key)
-        if sender is None:
-            sender = self._named(key, [fields[index].strip() for index in self._sender])
-            if len(self._names) >= _REMEMBERED:
-                self._names.clear()
-            self._names[key] = sender
+        sender = self._sender_of(*[fields[index] for index in self._sender])
         if isinstance(sender, Unreadable):
             return sender
         state = self._mapping.always if self._state is None else self._states.get(fields[self._state].strip().lower())
@@ -128,8 +123,8 @@ class RowReader:
             return Unreadable(ImportReason.UNKNOWN_STATE, fields[self._state or 0].strip())
         return self._timed(fields, sender, state)
 
-    def tells_start(self, fields: Sequence[str]) -> bool:
-        """Tell whether an instant stands where a row starts, be it a plausible one or not."""
+    def has_start(self, fields: Sequence[str]) -> bool:
+        """Return True if the start is an instant, be it a plausible one or not."""
         try:
             self._read_time(self._start(fields))
         except AmbiguousTime:
@@ -141,7 +136,7 @@ class RowReader:
     def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
         text, key = self._start(fields), (sender.region, sender.site, sender.sender_id)
         try:
-            started_at = self._instant(text, self._told_through.get(key, EARLIEST))
+            started_at = self._instant(text, self._ends.get(key, EARLIEST))
         except (ValueError, OverflowError) as error:
             return _unreadable(error, ImportReason.UNREADABLE_START, text)
         text = self._end(fields)
@@ -155,13 +150,13 @@ class RowReader:
         if ended_at < started_at:
             return Unreadable(ImportReason.STOPS_BEFORE_START, f"{self._start(fields)} to {text}".strip())
         if self._mapping.ambiguous == "order":
-            if len(self._told_through) >= _REMEMBERED:
-                self._told_through.clear()
-            self._told_through[key] = ended_at
+            if len(self._ends) >= _REMEMBERED:
+                self._ends.clear()
+            self._ends[key] = ended_at
         return Interval(sender, state, started_at, ended_at)
 
     def _instant(self, text: str, not_before: int) -> int:
-        """Read an instant as ``ambiguous`` says; raise ValueError, AmbiguousTime where that is to be quarantined."""
+        """Parse an instant as ``ambiguous`` says; raise ValueError, AmbiguousTime if the row is to be quarantined."""
         try:
             return self._read_time(text)
         except AmbiguousTime as found:
@@ -173,7 +168,7 @@ class RowReader:
             return found.later if is_later else found.earlier
 
     def _ended_at(self, text: str, started_at: int) -> int:
-        """Say when an interval ends of whose end ``text`` stands there; raise ValueError."""
+        """Return the end of an interval from the text of its column; raise ValueError."""
         if self._mapping.tells_changes:
             return started_at
         if text.strip().lower() in self._no_end:
@@ -202,11 +197,12 @@ class RowReader:
             )
         return itemgetter(_position(name, columns))
 
-    def _named(self, key: str, parts: Sequence[str]) -> SenderName | Unreadable:
+    def _named(self, *key: str) -> SenderName | Unreadable:
+        parts = [part.strip() for part in key]
         name = self._mapping.joined_by.join(parts)
         if not all(parts):
             return Unreadable(ImportReason.NO_SENDER, name)
-        if not _is_text(key):
+        if not all(map(_is_text, key)):
             return Unreadable(ImportReason.NOT_TEXT, name)
         if self._shape is None:
             return SenderName(self._mapping.region, self._mapping.site, name, {})
@@ -243,6 +239,6 @@ def _position(name: str, columns: Sequence[str]) -> int:
 
 
 def _is_text(text: str) -> bool:
-    """Tell whether all of it was UTF-8, and nothing that a name does not hold."""
+    """Return True if all of it was UTF-8, without control characters."""
     plain = text.isascii() and text.isprintable()
     return plain or not any("\ud800" <= each <= "\udfff" or each < " " for each in text)

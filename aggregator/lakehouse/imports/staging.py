@@ -1,6 +1,6 @@
-"""Put what a file holds beside the tables as Parquet, so that Spark takes it in one piece and memory stays flat.
+"""Stage the rows of a file as Parquet next to the tables: Spark reads them in one piece, and memory stays flat.
 
-A directory of its own for each run; one whose process was killed is recognized by its lock, and removed by the next.
+Each run has a directory of its own. The next run removes those of killed processes, which no longer hold their lock.
 """
 
 import fcntl
@@ -8,7 +8,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
-from aggregator.lakehouse.imports.source_file import Row, SourceFile
+from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.times import EARLIEST, latest
 
 INTERVALS, QUARANTINE = "intervals.parquet", "quarantine.parquet"
@@ -54,11 +54,11 @@ _REMEDIES = {
     ImportReason.IMPLAUSIBLE_INSTANT: " (in which unit times are: --time ms, us or ns; from when they count: --epoch;"
     " when a row ends that goes on: --until)",
 }
-"""Options that were mostly meant where rows cannot be read."""
+"""The options to correct, by reason."""
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """One file, read whole. ``reasons`` counts what is quarantined, ``examples`` has the first row of each reason.
+    """One file, read whole. ``reasons`` counts quarantined rows, ``examples`` has the first row of each reason.
 
     ``ambiguous_count`` counts the local times that named two instants, or none. Its first start and its last stop
     are in microseconds.
@@ -81,7 +81,7 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class _Batches:
-    """Writes rows into one Parquet file, a batch at a time; without a path nowhere."""
+    """Writer of one Parquet file, a batch at a time; without a path it writes nothing."""
 
     def __init__(self, path: Path | None, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(path, schema) if path else None
@@ -110,11 +110,14 @@ class _Batches:
 def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progress: Callable[[str], None]) -> Staged:
     """Read one file whole, into ``directory`` where there is one; raise ImportRefused. ``now`` is in microseconds.
 
-    A file of which not one row can be read was not understood: it is refused.
+    A file without one readable row is refused: the mapping does not fit it.
     """
-    source = SourceFile(path, mapping)
-    intervals = quarantine = None
-    try:
+    reasons: Counter[ImportReason] = Counter()
+    examples: dict[ImportReason, str] = {}
+    first: Interval | None = None
+    count, started_at, ended_at = 0, latest(now), EARLIEST
+    with ExitStack() as opened:
+        source = opened.enter_context(closing(SourceFile(path, mapping)))
         reader = RowReader(mapping, source.columns, now)
         if not mapping.columns and _is_row(reader, source.columns, mapping):
             names = ",".join(str(number) for number in range(1, len(source.columns) + 1))
@@ -124,52 +127,42 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progre
             )
         if directory is not None:
             directory.mkdir()
-        intervals = _Batches(directory and directory / INTERVALS, _INTERVAL_SCHEMA)
-        quarantine = _Batches(directory and directory / QUARANTINE, _QUARANTINE_SCHEMA)
-        reasons: Counter[ImportReason] = Counter()
-        examples: dict[ImportReason, str] = {}
-        first: Interval | None = None
-        count, started_at, ended_at = 0, latest(now), EARLIEST
-        told_at = time.monotonic()
+        intervals = opened.enter_context(closing(_Batches(directory and directory / INTERVALS, _INTERVAL_SCHEMA)))
+        quarantine = opened.enter_context(closing(_Batches(directory and directory / QUARANTINE, _QUARANTINE_SCHEMA)))
+        reported_at = time.monotonic()
         for row in source.rows():
             count += 1
-            found = _read(reader, row)
+            found = Unreadable(ImportReason.NOT_A_ROW, "") if row.fields is None else reader.read(row.fields)
             if isinstance(found, Unreadable):
                 detail = found.detail.encode("utf-8", "backslashreplace").decode()
                 reasons[found.reason] += 1
                 examples.setdefault(found.reason, f"line {row.line}: {detail[:80]!r}")
                 quarantine.add((found.reason.value, detail, row.text.rstrip(b"\r\n"), row.line))
             else:
-                sender = found.sender
+                sender, state, *instants = found
                 first = first or found
-                started_at = min(started_at, found.started_at)
-                ended_at = max(ended_at, found.ended_at)
+                started_at, ended_at = min(started_at, instants[0]), max(ended_at, instants[1])
                 groups = list(sender.groups.items())
-                times = (found.state, found.started_at, found.ended_at)
-                intervals.add((sender.region, sender.site, sender.sender_id, groups, *times, row.line))
-            if not count % 4096 and time.monotonic() - told_at > _PROGRESS_SECONDS:
-                told_at = time.monotonic()
+                intervals.add((sender.region, sender.site, sender.sender_id, groups, state, *instants, row.line))
+            if not count % 4096 and time.monotonic() - reported_at > _PROGRESS_SECONDS:
+                reported_at = time.monotonic()
                 progress(f"{path.name}: {count:,} rows ({100 * source.bytes_read // max(1, source.size)} %)")
-    finally:
-        for batches in filter(None, (intervals, quarantine)):
-            batches.close()
-        source.close()
     if first is None:
         why = "; ".join(f"{reason}, {examples[reason]}{remedy(reason)}" for reason in reasons)
         why = why or "it has no rows"
         raise ImportRefused(f"{path}: not one of {count:,} rows can be read as an interval: {why}")
-    told = count, dict(reasons), examples, first, started_at, ended_at, reader.ambiguous_count
-    return Staged(path.name, source.import_id, directory, *told)
+    counts = count, dict(reasons), examples, first, started_at, ended_at, reader.ambiguous_count
+    return Staged(path.name, source.import_id, directory, *counts)
 
 
 def remedy(reason: ImportReason) -> str:
-    """Give the options that were mostly meant where rows cannot be read for this reason, in brackets, or nothing."""
+    """Return the options to correct for this reason, in brackets, or an empty text."""
     return _REMEDIES.get(reason, "")
 
 
 @contextmanager
 def staging_area(warehouse: Path) -> Iterator[Path]:
-    """Give a directory that is gone afterwards; remove those of processes that were killed."""
+    """Yield a directory and remove it afterwards; remove those of killed processes."""
     warehouse.mkdir(parents=True, exist_ok=True)
     for left in warehouse.glob(f"{_PREFIX}*"):
         _remove_if_abandoned(left)
@@ -188,21 +181,15 @@ def _remove_if_abandoned(left: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)
     except (FileNotFoundError, BlockingIOError, PermissionError):
-        # It is being made this very moment, or it is another's.
+        # Another process is making it, or uses it.
         return
 
 
 def _is_row(reader: RowReader, first_line: Sequence[str], mapping: Mapping) -> bool:
-    """Tell whether a line that should name the columns is a row, though perhaps one that is not to be taken.
+    """Return True if the line that should name the columns is a row, be it one that would be quarantined.
 
-    Columns may be called 0, 1, 2, as pandas calls them: names that are asked for are no instants.
+    Columns may be called 0, 1, 2, as pandas calls them: names in the mapping are no instants.
     """
     if isinstance(reader.read(first_line), Interval):
         return True
-    return reader.tells_start(first_line) and not set(mapping.named_columns) <= set(first_line)
-
-
-def _read(reader: RowReader, row: Row) -> Interval | Unreadable:
-    if row.fields is None:
-        return Unreadable(ImportReason.NOT_A_ROW, "")
-    return reader.read(row.fields)
+    return reader.has_start(first_line) and not set(mapping.named_columns) <= set(first_line)

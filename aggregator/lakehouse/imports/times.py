@@ -1,4 +1,4 @@
-"""Read instants and lengths as other systems write them: Unix time, ISO 8601, a pattern of strptime. Pure."""
+"""Parse instants and lengths as other systems write them: Unix time, ISO 8601, a pattern of strptime. Pure."""
 
 import re
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping, Unit
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_instant, parse_instant
 
 EARLIEST = parse_instant("1970-01-01T00:00:00Z") + DAY
-"""What lies before is a mistake of units, or stands for nothing: many systems write 0 for never."""
+"""An earlier instant is a mistake of units, or no instant: many systems write 0 for never."""
 
 NOTHING_BUT_ZERO = frozenset({"", "-", "\\n", "null", "none", "nan", "nat", "na", "n/a", "now", "ongoing"})
-"""What systems write, in lower case, where a row has no end yet."""
+"""The texts, in lower case, that systems write if a row has no end yet."""
 NOTHING = NOTHING_BUT_ZERO | {"0"}
-"""The same of instants that count from 1970."""
+"""The same for instants that count from 1970."""
 
 ReadTime = Callable[[str], int]
 
 
 class AmbiguousTime(ValueError):
-    """A local time that names two instants, for clocks went back, or none: what it is with the offset of each side.
+    """A local time that names two instants, or none, because clocks were changed.
 
-    Both in microseconds.
+    ``earlier`` and ``later`` are its instants with the offset of each side, in microseconds.
     """
 
     def __init__(self, moment: datetime, earlier: int, later: int) -> None:
@@ -44,7 +44,7 @@ _PER_UNIT: dict[str, Decimal] = {
     "d": Decimal(DAY),
 }
 _LARGEST = 30
-"""Powers of ten beyond stand for nothing, and to write them out takes for ever."""
+"""Larger powers of ten are no instants, and to compute them takes too long."""
 _OF_INSTANTS = ("s", "ms", "us", "ns")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CLOCK = re.compile(
@@ -58,18 +58,18 @@ _FEWEST_SECONDS = 100_000_000
 
 
 def latest(now: int) -> int:
-    """Give the instant behind which nothing can have been observed ``now``: a day ahead, for clocks and zones differ.
+    """Return the last instant that can have been observed ``now``: a day ahead, because clocks and zones differ.
 
-    What lies after it is a mistake of units, or stands for nothing: many systems write 2099-12-31 for not yet.
+    A later one is a mistake of units, or no instant: many systems write 2099-12-31 for not yet.
     """
     return now + DAY
 
 
 def time_reader(time: str, zone: str, epoch: int | None = None) -> ReadTime:
-    """Give what reads an instant as microseconds, and raises ValueError; raise ValueError for a wrong option.
+    """Return a parser of instants that returns microseconds or raises ValueError; raise ValueError for a bad option.
 
-    Numbers count from ``epoch``, in microseconds of Unix time: where it is None from 1970, and auto takes
-    no small ones.
+    Numbers count from ``epoch``, in microseconds of Unix time. If it is None, they count from 1970, and auto refuses
+    small ones.
     """
     try:
         where = ZoneInfo(zone)
@@ -97,7 +97,7 @@ def time_reader(time: str, zone: str, epoch: int | None = None) -> ReadTime:
 
 
 def length_reader(unit: Unit) -> ReadTime:
-    """Give what reads a length as microseconds: a number of ``unit``, or as a clock, and raises ValueError.
+    """Return a parser of lengths that returns microseconds or raises ValueError: a number of ``unit``, or a clock.
 
     >>> length_reader("m")("1.5"), length_reader("m")("1 day, 0:00:05")
     (90000000, 86405000000)
@@ -115,10 +115,10 @@ def length_reader(unit: Unit) -> ReadTime:
 
 
 def _pattern_reader(pattern: str, where: ZoneInfo) -> ReadTime:
-    """Give what reads a pattern of strptime, whose %Z reads the name of a zone and forgets it: here UTC or GMT only."""
-    told = _DIRECTIVE.findall(pattern)
-    # Who writes the offset beside the name has said it.
-    by_name = "Z" in told and "z" not in told
+    """Return a parser for a pattern of strptime; its %Z takes only UTC and GMT, for Python ignores the zone's name."""
+    directives = _DIRECTIVE.findall(pattern)
+    # An offset next to the name decides.
+    by_name = "Z" in directives and "z" not in directives
     if by_name:
         pattern = _DIRECTIVE.sub(lambda each: "%z" if each[1] == "Z" else each[0], pattern)
 
@@ -148,8 +148,8 @@ def _microseconds(moment: datetime, where: ZoneInfo) -> int:
     return first
 
 
-def told_instant(name: str, text: str | None, zone: str) -> int | None:
-    """Read what the option ``name`` says, in microseconds; raise ImportRefused."""
+def parse_option(name: str, text: str | None, zone: str) -> int | None:
+    """Return the instant of the option ``name`` in microseconds; raise ImportRefused."""
     if text is None:
         return None
     try:
@@ -158,13 +158,13 @@ def told_instant(name: str, text: str | None, zone: str) -> int | None:
         raise ImportRefused(f"--{name} {text}: {error}; write for example 2005-12-31T23:59:59Z") from error
 
 
-def told_epoch(text: str | None, zone: str) -> int | None:
-    """Read from when numbers count, in microseconds, None where nothing is said; raise ImportRefused. 0 is 1970."""
-    return 0 if text is not None and text.strip() == "0" else told_instant("epoch", text, zone)
+def parse_epoch(text: str | None, zone: str) -> int | None:
+    """Return the option ``epoch`` in microseconds, None without one; raise ImportRefused. 0 is 1970."""
+    return 0 if text is not None and text.strip() == "0" else parse_option("epoch", text, zone)
 
 
-def watch(since: str | None, until: str | None, zone: str, now: int) -> tuple[int | None, int | None]:
-    """Give both in microseconds; raise ImportRefused for what is likely a mistake. ``now`` is in microseconds."""
+def parse_watch(since: str | None, until: str | None, zone: str, now: int) -> tuple[int | None, int | None]:
+    """Return both in microseconds; raise ImportRefused for a likely mistake. ``now`` is in microseconds."""
     begins, ends = (_plausible(name, text, zone, now) for name, text in (("since", since), ("until", until)))
     if begins is not None and ends is not None and begins >= ends:
         raise ImportRefused(
@@ -173,8 +173,8 @@ def watch(since: str | None, until: str | None, zone: str, now: int) -> tuple[in
     return begins, ends
 
 
-def said_of_watch(mapping: Mapping) -> str:
-    """Say in a line what is held of senders between and around their rows."""
+def describe_watch(mapping: Mapping) -> str:
+    """Return one line on the state of senders between and around their rows."""
     holds = (
         "a row holds until its sender's next" if mapping.tells_changes else f"between rows senders are {mapping.gaps}"
     )
@@ -186,7 +186,7 @@ def said_of_watch(mapping: Mapping) -> str:
 
 
 def _plausible(name: str, text: str | None, zone: str, now: int) -> int | None:
-    at = told_instant(name, text, zone)
+    at = parse_option(name, text, zone)
     if text is None or at is None:
         return None
     if not EARLIEST <= at <= latest(now):

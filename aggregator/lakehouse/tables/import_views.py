@@ -1,4 +1,4 @@
-"""The views of what was imported: pieces of each sender's time, and availability by five definitions.
+"""Views of imported history: pieces of each sender's time, and availability by five definitions.
 
 The queries are in the dialect that Spark and DuckDB share (``view_sql.py``). ``PIECES`` is the rule of gaps and of
 watching; ``sender_intervals`` and ``site_coverage`` are derived from it too.
@@ -9,7 +9,7 @@ two of its intervals a sender is what the former says of gaps; before the first,
 did not watch, what the next one says. In such a time, also before the first ``watched_from`` and after the last
 ``watched_to``, only its intervals count. From an interval in which it is absent to its next one it is absent too. An
 import that does not say when watching began, or ended, leaves no unwatched time before it, or after it. Intervals that
-overlap are of one state, and are one; one of no length stays by itself.
+overlap are of one state, and are one; one of no length stays separate.
 """
 
 from aggregator.lakehouse.tables.definition import Column, Table

@@ -1,4 +1,4 @@
-"""Say which tables hold what was imported, and what is derived of that alone. Nothing here needs Spark."""
+"""The tables of imported history. Nothing here needs Spark."""
 
 from aggregator.lakehouse.tables.definition import Column, Table
 

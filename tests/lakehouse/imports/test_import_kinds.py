@@ -14,9 +14,8 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals, pieces
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
-from aggregator.lakehouse.imports.overlaps import refuse_overlaps
 from aggregator.lakehouse.imports.staging import stage
-from aggregator.lakehouse.imports.writer import ImportCounts, staged_intervals, take
+from aggregator.lakehouse.imports.writer import ImportCounts, refuse_overlaps, staged_intervals, take
 from aggregator.lakehouse.tables.import_views import IMPORT_SENDER_AVAILABILITY_QUERY
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.tables.view_sql import spark_sql

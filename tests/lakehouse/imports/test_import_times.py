@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
 from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
-from aggregator.lakehouse.imports.times import length_reader, time_reader, told_instant
+from aggregator.lakehouse.imports.times import length_reader, parse_option, time_reader
 from shared.instants import SECOND, parse_instant
 
 
@@ -111,7 +111,7 @@ def test_when_the_source_watched_is_not_guessed() -> None:
     with pytest.raises(
         ImportRefused, match=r"it is 2026-10-25T00:30:00.*Z or 2026-10-25T01:30:00.*Z; write its offset"
     ):
-        told_instant("since", "2026-10-25 01:30", "Europe/Dublin")
+        parse_option("since", "2026-10-25 01:30", "Europe/Dublin")
 
 
 def outages(ambiguous: Ambiguous) -> RowReader:

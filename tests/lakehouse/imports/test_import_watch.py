@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.commands.imports import intervals
 from aggregator.lakehouse.imports.mapping import ImportRefused
-from aggregator.lakehouse.imports.times import watch
+from aggregator.lakehouse.imports.times import parse_watch
 from shared.instants import SECOND, parse_instant
 
 NOW = parse_instant("2026-11-22T12:00:00Z")
@@ -32,16 +32,16 @@ NOW = parse_instant("2026-11-22T12:00:00Z")
 )
 def test_a_watch_that_is_likely_a_mistake_is_refused(since: str | None, until: str | None, said: str) -> None:
     with pytest.raises(ImportRefused) as refused:
-        watch(since, until, "UTC", NOW)
+        parse_watch(since, until, "UTC", NOW)
     assert said in str(refused.value)
 
 
 def test_a_watch_is_read_as_instants_are_and_may_reach_the_end_of_today() -> None:
-    assert watch("1115811139", "2026-11-23", "Europe/Dublin", NOW) == (
+    assert parse_watch("1115811139", "2026-11-23", "Europe/Dublin", NOW) == (
         1_115_811_139 * SECOND,
         parse_instant("2026-11-23T00:00:00Z"),
     )
-    assert watch(None, None, "UTC", NOW) == (None, None)
+    assert parse_watch(None, None, "UTC", NOW) == (None, None)
 
 
 @pytest.mark.parametrize(
