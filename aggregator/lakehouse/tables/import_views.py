@@ -47,7 +47,7 @@ watched AS (
 
 PIECES = f"""{WATCHED},
 timed AS (
-  SELECT {_SENDER}, groups, state, gaps, {{micros}}(started_at) AS started_us, {{micros}}(ended_at) AS ended_us
+  SELECT {_SENDER}, state, gaps, {{micros}}(started_at) AS started_us, {{micros}}(ended_at) AS ended_us
   FROM {{imports}}
 ),
 reaching AS (
@@ -56,7 +56,7 @@ reaching AS (
   FROM timed
 ),
 joined AS (
-  SELECT {_SENDER}, min_by(groups, started_us) AS groups, min(state) AS state, max_by(gaps, ended_us) AS gaps,
+  SELECT {_SENDER}, min(state) AS state, max_by(gaps, ended_us) AS gaps,
     min(started_us) AS started_us, max(ended_us) AS ended_us
   FROM (
     SELECT *, count(CASE WHEN alone IS NULL AND coalesce(started_us >= reached_us, true) THEN 1 END) OVER (
@@ -71,18 +71,18 @@ placed AS (
   FROM joined JOIN watches USING (block)
 ),
 gap_spans AS (
-  SELECT {_SENDER}, groups, since_us AS from_us, started_us AS to_us, gaps AS sooner, gaps AS later
+  SELECT {_SENDER}, since_us AS from_us, started_us AS to_us, gaps AS sooner, gaps AS later
   FROM placed WHERE is_first
   UNION ALL
-  SELECT {_SENDER}, groups, reached_us, coalesce(next_us, until_us),
+  SELECT {_SENDER}, reached_us, coalesce(next_us, until_us),
     CASE WHEN state = 'absent' THEN state ELSE gaps END,
     CASE WHEN state = 'absent' THEN state ELSE coalesce(next_gaps, gaps) END
   FROM placed
 ),
 pieces AS (
-  SELECT {_SENDER}, groups, state, started_us, ended_us, false AS is_gap FROM joined WHERE state <> 'absent'
+  SELECT {_SENDER}, state, started_us, ended_us, false AS is_gap FROM joined WHERE state <> 'absent'
   UNION ALL
-  SELECT region, site, b.block, sender_id, groups, CASE WHEN begin_us <= from_us THEN sooner ELSE later END,
+  SELECT region, site, b.block, sender_id, CASE WHEN begin_us <= from_us THEN sooner ELSE later END,
     greatest(from_us, begin_us), least(to_us, end_us), true
   FROM gap_spans b JOIN watched w ON w.block = b.block AND begin_us < to_us AND end_us > from_us
   WHERE from_us < to_us AND sooner <> 'absent'
@@ -154,8 +154,7 @@ _RATIOS = """CAST(up_us AS DOUBLE) / nullif(CAST(up_us + down_us AS DOUBLE), 0) 
   CAST(up_us AS DOUBLE) / nullif(CAST(up_us + down_us AS DOUBLE) - CAST(initial_down_us AS DOUBLE), 0)
     AS availability_after_first_up"""
 
-IMPORT_SENDER_AVAILABILITY_QUERY = f"""
-WITH {PIECES},
+_SENDERS = f"""{PIECES},
 lengths AS (
   SELECT *, ended_us - started_us AS length_us,
     min(CASE WHEN state = 'up' AND started_us < ended_us THEN started_us END) OVER (PARTITION BY {_SENDER})
@@ -163,8 +162,7 @@ lengths AS (
   FROM pieces
 ),
 sums AS (
-  SELECT {_SENDER}, max_by(groups, started_us) AS groups,
-    {{instant}}(min(started_us)) AS observed_from, {{instant}}(max(ended_us)) AS observed_to,
+  SELECT {_SENDER}, {{instant}}(min(started_us)) AS observed_from, {{instant}}(max(ended_us)) AS observed_to,
     CAST(sum(CASE WHEN state = 'up' THEN length_us ELSE 0 END) AS BIGINT) AS up_us,
     CAST(sum(CASE WHEN state = 'down' THEN length_us ELSE 0 END) AS BIGINT) AS down_us,
     CAST(sum(CASE WHEN state = 'unknown' THEN length_us ELSE 0 END) AS BIGINT) AS unknown_us,
@@ -176,9 +174,15 @@ sums AS (
   FROM lengths
   GROUP BY {_SENDER}
 ),
-shares AS (SELECT *, {_RATIOS} FROM sums)
-SELECT {", ".join(IMPORT_SENDER_AVAILABILITY.column_names)} FROM shares
-"""
+senders AS (
+  SELECT *, {_RATIOS}
+  FROM sums JOIN (
+    SELECT {_SENDER}, max_by(groups, started_at) AS groups FROM {{imports}} GROUP BY {_SENDER}
+  ) USING ({_SENDER})
+)"""
+IMPORT_SENDER_AVAILABILITY_QUERY = (
+    f"WITH {_SENDERS} SELECT {', '.join(IMPORT_SENDER_AVAILABILITY.column_names)} FROM senders"
+)
 
 IMPORT_AVAILABILITY = Table(
     "import_availability",
@@ -244,12 +248,7 @@ def _lengths(state: str) -> str:
 
 
 IMPORT_AVAILABILITY_QUERY = f"""
-WITH {PIECES},
-senders AS (
-  SELECT *, {{micros}}(max(observed_to) OVER (PARTITION BY block))
-    - {{micros}}(min(observed_from) OVER (PARTITION BY block)) AS period_us
-  FROM {{prefix}}import_sender_availability
-),
+WITH {_SENDERS},
 members AS (
   SELECT {_SENDER}, 'all' AS grouping, CAST(NULL AS STRING) AS of_region, CAST(NULL AS STRING) AS of_site,
     CAST(NULL AS STRING) AS group_name
@@ -259,24 +258,24 @@ members AS (
   UNION ALL SELECT {_SENDER}, name, region, site, groups[name]
   FROM (SELECT *, {{each}}(map_keys(groups)) AS name FROM senders)
 ),
-sums AS (
+periods AS (
+  SELECT block, {{micros}}(max(observed_to)) - {{micros}}(min(observed_from)) AS period_us FROM senders GROUP BY block
+),
+totals AS (
   SELECT block, grouping, of_region, of_site, group_name, count(*) AS sender_count,
     min(observed_from) AS observed_from, max(observed_to) AS observed_to, min(period_us) AS period_us, {_SUMS},
     avg(availability_observed) AS availability_sender_mean, {_COUNTS}
-  FROM members JOIN senders USING ({_SENDER})
+  FROM members JOIN senders USING ({_SENDER}) JOIN periods USING (block)
   GROUP BY block, grouping, of_region, of_site, group_name
 ),
-lengths AS (
+distributions AS (
   SELECT block, grouping, of_region, of_site, group_name,
     {_lengths("up")},
     {_lengths("down")},
     CAST(round({{percentile}}(CASE WHEN state = 'down' THEN length_us END, 0.5)) AS BIGINT) AS down_median_us,
     count(CASE WHEN state = 'down' AND length_us > 300000000 THEN 1 END) AS down_over_5m_count,
     count(CASE WHEN state = 'down' AND length_us > 900000000 THEN 1 END) AS down_over_15m_count
-  FROM members JOIN (
-    SELECT *, ended_us - started_us AS length_us, CAST(ended_us - started_us AS DOUBLE) / 3600000000 AS hours
-    FROM pieces
-  ) USING ({_SENDER})
+  FROM members JOIN (SELECT *, CAST(length_us AS DOUBLE) / 3600000000 AS hours FROM lengths) USING ({_SENDER})
   GROUP BY block, grouping, of_region, of_site, group_name
 ),
 shares AS (
@@ -284,7 +283,7 @@ shares AS (
     CAST(up_us AS DOUBLE) / nullif(CAST(sender_count AS DOUBLE) * CAST(period_us AS DOUBLE), 0)
       AS availability_whole_period,
     {", ".join(IMPORT_AVAILABILITY.column_names[-9:])}
-  FROM sums s JOIN lengths l ON l.block = s.block AND l.grouping = s.grouping
+  FROM totals s JOIN distributions l ON l.block = s.block AND l.grouping = s.grouping
     AND l.of_region IS NOT DISTINCT FROM s.of_region AND l.of_site IS NOT DISTINCT FROM s.of_site
     AND l.group_name IS NOT DISTINCT FROM s.group_name
 )
