@@ -12,6 +12,7 @@ import that does not say when watching began, or ended, leaves no unwatched time
 overlap are of one state, and are one; one of no length stays separate.
 """
 
+from aggregator.lakehouse.tables.causes import Cause
 from aggregator.lakehouse.tables.definition import Column, Table
 from aggregator.lakehouse.tables.imports import IMPORT_BLOCK
 
@@ -22,26 +23,29 @@ _IN_TIME = f"PARTITION BY {_SENDER} ORDER BY started_us, ended_us, state = 'abse
 _SO_FAR = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 _BEFORE = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
 
+
+def _joined(spans: str, key: str) -> str:
+    """Return the query that joins those of ``spans`` (started_us, ended_us) of one key that touch or overlap."""
+    in_time = f"PARTITION BY {key} ORDER BY started_us, ended_us"
+    return f"""
+  SELECT {key}, min(started_us) AS started_us, max(ended_us) AS ended_us
+  FROM (
+    SELECT *, count(CASE WHEN started_us > reached_us THEN 1 END) OVER ({in_time} {_SO_FAR}) AS run
+    FROM (SELECT *, max(ended_us) OVER ({in_time} {_BEFORE}) AS reached_us FROM ({spans}))
+  )
+  GROUP BY {key}, run"""
+
+
+_WATCHES = f"""
+  SELECT DISTINCT block, coalesce({{micros}}(watched_from), -{_NEVER}) AS started_us,
+    coalesce({{micros}}(watched_to), {_NEVER}) AS ended_us
+  FROM {{imports}}"""
 WATCHED = f"""
 watches AS (
   SELECT block, min({{micros}}(watched_from)) AS since_us, max({{micros}}(watched_to)) AS until_us
   FROM {{imports}} GROUP BY block
 ),
-watched AS (
-  SELECT block, min(begin_us) AS begin_us, max(end_us) AS end_us
-  FROM (
-    SELECT *, count(CASE WHEN begin_us > reached_us THEN 1 END) OVER (
-      PARTITION BY block ORDER BY begin_us, end_us {_SO_FAR}) AS run
-    FROM (
-      SELECT *, max(end_us) OVER (PARTITION BY block ORDER BY begin_us, end_us {_BEFORE}) AS reached_us
-      FROM (
-        SELECT DISTINCT block, coalesce({{micros}}(watched_from), -{_NEVER}) AS begin_us,
-          coalesce({{micros}}(watched_to), {_NEVER}) AS end_us
-        FROM {{imports}}
-      )
-    )
-  )
-  GROUP BY block, run
+watched AS ({_joined(_WATCHES, "block")}
 )"""
 """From when to when each source watched: over all, null where no import says, and in spans that do not touch."""
 
@@ -82,16 +86,25 @@ gap_spans AS (
 pieces AS (
   SELECT {_SENDER}, state, started_us, ended_us, false AS is_gap FROM joined WHERE state <> 'absent'
   UNION ALL
-  SELECT region, site, b.block, sender_id, CASE WHEN begin_us <= from_us THEN sooner ELSE later END,
-    greatest(from_us, begin_us), least(to_us, end_us), true
-  FROM gap_spans b JOIN watched w ON w.block = b.block AND begin_us < to_us AND end_us > from_us
+  SELECT region, site, g.block, sender_id, CASE WHEN started_us <= from_us THEN sooner ELSE later END,
+    greatest(from_us, started_us), least(to_us, ended_us), true
+  FROM gap_spans g JOIN watched w ON w.block = g.block AND started_us < to_us AND ended_us > from_us
   WHERE from_us < to_us AND sooner <> 'absent'
 )"""
 """The imported intervals and the gaps between them, in microseconds, as the last of several WITH queries."""
 
 PIECES_QUERY = f"WITH {PIECES} SELECT * FROM pieces"
 
-WATCHED_QUERY = f"""
+_COVERED = """
+  SELECT region, site, block, greatest(from_us, started_us) AS started_us, least(to_us, ended_us) AS ended_us
+  FROM whole JOIN watched USING (block)
+  WHERE greatest(from_us, started_us) < least(to_us, ended_us)
+  UNION ALL
+  SELECT region, site, block, started_us, ended_us
+  FROM timed t
+  WHERE state <> 'absent' AND started_us < ended_us AND NOT EXISTS (
+    SELECT 1 FROM watched w WHERE w.block = t.block AND w.started_us <= t.started_us AND w.ended_us >= t.ended_us)"""
+COVERAGE_QUERY = f"""
 WITH {WATCHED},
 timed AS (
   SELECT region, site, block, state, {{micros}}(started_at) AS started_us, {{micros}}(ended_at) AS ended_us
@@ -102,17 +115,18 @@ whole AS (
     greatest(max(ended_us), max(until_us)) AS to_us
   FROM timed JOIN watches USING (block)
   GROUP BY region, site, block
+),
+covered AS ({_joined(_COVERED, "region, site, block")}
 )
-SELECT region, site, block, greatest(from_us, begin_us) AS started_at, least(to_us, end_us) AS ended_at
-FROM whole JOIN watched USING (block)
-WHERE greatest(from_us, begin_us) < least(to_us, end_us)
+SELECT *, true AS known, '{Cause.IMPORTED}' AS cause FROM covered
 UNION ALL
-SELECT region, site, block, started_us, ended_us
-FROM timed t
-WHERE state <> 'absent' AND started_us < ended_us AND NOT EXISTS (
-  SELECT 1 FROM watched w WHERE w.block = t.block AND w.begin_us <= t.started_us AND w.end_us >= t.ended_us)
+SELECT region, site, block, reached_us, started_us, false, '{Cause.UNWATCHED}'
+FROM (
+  SELECT *, lag(ended_us) OVER (PARTITION BY region, site, block ORDER BY started_us) AS reached_us FROM covered
+)
+WHERE reached_us IS NOT NULL
 """
-"""What each block's source watched, and the intervals of its senders that reach beyond it; in microseconds."""
+"""The time that each block's source watched, and intervals of its senders beyond it; and the time between these."""
 
 _NO_ERROR_BOUND = (
     "There is no error bound: the source's instants are taken as they are, and how exact they are it does not say."

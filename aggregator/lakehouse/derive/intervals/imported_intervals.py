@@ -10,8 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
-from aggregator.lakehouse.tables.causes import Cause
-from aggregator.lakehouse.tables.import_views import PIECES_QUERY, WATCHED_QUERY
+from aggregator.lakehouse.tables.import_views import COVERAGE_QUERY, PIECES_QUERY
 from aggregator.lakehouse.tables.view_sql import spark_sql
 
 GAP, END = "import_gap", "import_end"
@@ -72,30 +71,14 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
 
     Which part of it is unknown of one sender, its own intervals say.
     """
-    in_time = Window.partitionBy(*BLOCK).orderBy("started_at")
-    before = in_time.rowsBetween(Window.unboundedPreceding, -1)
-    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known = (
-        _ask(WATCHED_QUERY, imports)
-        .withColumn("begins", f.col("started_at") > f.max("ended_at").over(before))
-        .withColumn("run", f.count_if("begins").over(so_far))
-        .groupBy(*BLOCK, "run")
-        .agg(f.min("started_at").alias("started_at"), f.max("ended_at").alias("ended_at"))
-        .withColumn("known_before", f.lag("ended_at").over(in_time))
-    )
-    spans = f.array(
-        _span(f.col("started_at"), f.col("ended_at"), Cause.IMPORTED),
-        _span(f.col("known_before"), f.col("started_at"), Cause.UNWATCHED),
-    )
     return (
-        known.select(*BLOCK, f.inline(spans))
-        .withColumn("ended_at", f.least("ended_at", f.lit(known_through)))
-        .where("started_at < ended_at")
+        _ask(COVERAGE_QUERY, imports)
+        .where(f.col("started_us") < known_through)
         .select(
             *BLOCK,
-            f.timestamp_micros("started_at").alias("started_at"),
-            f.timestamp_micros("ended_at").alias("ended_at"),
-            (f.col("cause") == Cause.IMPORTED).alias("known"),
+            f.timestamp_micros("started_us").alias("started_at"),
+            f.timestamp_micros(f.least("ended_us", f.lit(known_through))).alias("ended_at"),
+            "known",
             "cause",
             site_bucket().alias("site_bucket"),
         )
@@ -105,10 +88,6 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
 def reached_by_row() -> Column:
     """Return the instant up to which a row of ``imports`` says something."""
     return f.greatest("ended_at", "watched_to")
-
-
-def _span(started_at: Column, ended_at: Column, cause: Cause) -> Column:
-    return f.struct(started_at.alias("started_at"), ended_at.alias("ended_at"), f.lit(cause).alias("cause"))
 
 
 def _ask(query: str, imports: DataFrame) -> DataFrame:
