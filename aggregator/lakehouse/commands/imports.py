@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN_OF_ID = 12
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_option = partial(click.option, show_default=True)
 _STATE_HELP = "A value of that column that means {0}; repeatable.  [default: {1}]"
 
 
@@ -65,13 +67,8 @@ def import_() -> None:
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
 @config.settings_for_spark
-@click.option(
-    "--source",
-    metavar="NAME",
-    callback=_token,
-    default="history",
-    show_default=True,
-    help="The system that it comes from, in a word.",
+@_option(
+    "--source", metavar="NAME", callback=_token, default="history", help="The system that it comes from, in a word."
 )
 @click.option(
     "--sender", multiple=True, required=True, metavar="COLUMN", help="The column of the sender's key; repeatable."
@@ -83,12 +80,11 @@ def import_() -> None:
     help="The column of its end. Without it and --duration, a row is a change that holds until the next.",
 )
 @click.option("--duration", metavar="COLUMN", help="The column of how long it lasted, where there is none of its end.")
-@click.option(
+@_option(
     "--duration-unit",
     "unit",
     type=click.Choice(get_args(Unit)),
     default="s",
-    show_default=True,
     help="The unit of numbers in that column; 1:02:03 is understood too.",
 )
 @click.option("--state", metavar="COLUMN", help="The column of the sender's state.")
@@ -101,11 +97,10 @@ def import_() -> None:
 @click.option(
     "--always", type=click.Choice(["up", "down"]), help="The state of every row, for files without such a column."
 )
-@click.option(
+@_option(
     "--gaps",
     type=click.Choice(["unknown", "up", "down"]),
     default="unknown",
-    show_default=True,
     help="What a sender was between two of its rows: up, for a list of failures.",
 )
 @click.option(
@@ -116,52 +111,33 @@ def import_() -> None:
     metavar="INSTANT",
     help="Until when it watched: --gaps holds after a last row; a row without end ends here.",
 )
-@click.option(
+@_option(
     "--overlaps",
     type=click.Choice(["refuse", "join"]),
     default="refuse",
-    show_default=True,
     help="Import nothing where intervals of a sender overlap, or make one of those of the same state.",
 )
-@click.option(
-    "--time",
-    metavar="FORMAT",
-    default="auto",
-    show_default=True,
-    help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M.",
-)
+@_option("--time", metavar="FORMAT", default="auto", help="Unix seconds or ISO 8601; s, ms, us, ns; or %d.%m.%Y %H:%M.")
 @click.option(
     "--epoch", metavar="INSTANT", help="Numbers count from then, however small; 0 for 1970.  [default: 1970-01-01]"
 )
-@click.option(
-    "--zone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of times that do not say theirs."
-)
-@click.option(
+@_option("--zone", metavar="ZONE", default="UTC", help="Time zone of times that do not say theirs.")
+@_option(
     "--ambiguous",
     type=click.Choice(get_args(Ambiguous)),
     default="quarantine",
-    show_default=True,
     help="What becomes of a local time that names two instants, or none, for clocks were changed: order takes"
     " the earlier, unless the sender's row before, or the row's own start, lies behind it.",
 )
 @click.option("--groups", "shape", default="", metavar="SHAPE", help="What the parts of a key are: {site}/{rack}/{}.")
-@click.option(
-    "--joined-by", metavar="BETWEEN", default="/", show_default=True, help="What stands between the columns of a key."
-)
-@click.option(
-    "--region",
-    metavar="NAME",
-    default="imported",
-    show_default=True,
-    help="The region of senders whose key names none.",
-)
-@click.option("--site", metavar="NAME", default="imported", show_default=True, help="Their site, likewise.")
-@click.option(
+@_option("--joined-by", metavar="BETWEEN", default="/", help="What stands between the columns of a key.")
+@_option("--region", metavar="NAME", default="imported", help="The region of senders whose key names none.")
+@_option("--site", metavar="NAME", default="imported", help="Their site, likewise.")
+@_option(
     "--separator",
     metavar="NAME",
     callback=_separator,
     default="auto",
-    show_default=True,
     help="What stands between columns: comma, semicolon, tab, pipe, space, or a character; auto looks at the header.",
 )
 @click.option(
