@@ -3,6 +3,10 @@
 The queries are in the dialect that Spark and DuckDB share (``view_sql.py``). ``PIECES`` is the rule of gaps and of
 watching; ``sender_intervals`` and ``site_coverage`` are derived from it too.
 
+The views ask ``imports`` and not ``sender_intervals``, which joins neighbours of one state and drops intervals of no
+length: of the Grid'5000 trace it has 588,414 intervals instead of 588,463, and their mean is 32.409 hours up instead of
+the published 32.406.
+
 Rules. A sender's time runs from its first start to its last stop, or for as long as its source watched: the watch of
 one import holds for all senders of the source, so files imported one after another give what they give at once. Between
 two of its intervals a sender is what the former says of gaps; before the first, and after a time in which its source
