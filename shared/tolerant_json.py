@@ -67,7 +67,7 @@ _KEY_WORD = r"([^\s,:;=>|\"\[\]{}]++)(?=\s*+[:=])|[^\s,:;=>|\"\[\]{}]++"
 _VALUE_WORD = r"([a-z]++(?=\")|[^\s,\[\]{}\"][^\s,\[\]{}]*+)"
 _AT_KEY = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_KEY_WORD})", re.DOTALL)
 _AT_VALUE = re.compile(rf"{_GAP}(?:{_DOUBLE}|([\[{{\]}}])|{_SINGLE}|{_VALUE_WORD})", re.DOTALL)
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 # For the scanner of rule 8: a key or the end of an object; then a text, a container, or another value.
 _SCANNED_KEY = re.compile(r'[^"}]*+(?:"((?:[^"\\]|\\.)*+)"|})', re.DOTALL)
 _SCANNED_VALUE = re.compile(
@@ -77,15 +77,13 @@ _SCANNED_VALUE = re.compile(
 _SCANNED_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z|\\\Z)|([\[{(])|[\]})]', re.DOTALL)
 _COLON = re.compile(r"\s*+:")
 _ESCAPE = re.compile(
-    r'\\(?:(["\\/bfnrt])|u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})'
-    r"|u(?![dD][89a-fA-F])([0-9a-fA-F]{4})|.)",
+    r'\\(?:(["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})|.)',
     re.DOTALL,
 )
 # Whether each escape must be examined: also where a backslash that is escaped itself makes it seem so.
 _AMBIGUOUS_ESCAPE = re.compile(r'\\(?:u[dD][89a-fA-F]|u(?![0-9a-fA-F]{4})|[^"\\/bfnrtu])')
-_CHARACTERS = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_decode_text = msgspec.json.Decoder(str).decode
 _CONTROL = re.compile(r"[\0-\x1f]")
-_LITERALS = {"true": True, "false": False, "null": None}
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("True", "TRUE"), True),
     **dict.fromkeys(("False", "FALSE"), False),
@@ -177,7 +175,7 @@ class _TolerantReader:
         """Return an object of whole structure, read by the standard library, which is 20 times as fast; else None."""
         if _AMBIGUOUS_ESCAPE.search(body):
             mended, count = _ESCAPE.subn(
-                lambda escape: escape[0] if any(escape.groups()) else "\\" + escape[0], body, MENDED_LIMIT
+                lambda escape: escape[0] if escape[1] else "\\" + escape[0], body, MENDED_LIMIT
             )
             if count == MENDED_LIMIT:
                 return None
@@ -357,15 +355,13 @@ class _TolerantReader:
             self.note(Deviation.STRUCTURE)
             return
         value: Any
-        if _NUMBER.fullmatch(word):
+        if _SCALAR.fullmatch(word):
             try:
                 value = msgspec.json.decode(word)
             except msgspec.MsgspecError:
                 # Larger than msgspec reads.
                 self.note(Deviation.VALUE)
                 value = float(word)
-        elif word in _LITERALS:
-            value = _LITERALS[word]
         else:
             self.note(Deviation.VALUE)
             value = _WORDS.get(word, word)
@@ -377,13 +373,8 @@ class _TolerantReader:
         return _ESCAPE.sub(self._character, written) if "\\" in written else written
 
     def _character(self, escape: "re.Match[str]") -> str:
-        letter, high, low, code = escape.groups()
-        if letter:
-            return _CHARACTERS[letter]
-        if high:
-            return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF))
-        if code:
-            return chr(int(code, 16))
+        if escape[1]:
+            return _decode_text(f'"{escape[0]}"')
         self.note(Deviation.ESCAPE)
         return escape[0]
 
