@@ -9,13 +9,18 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check soak clean environment
+.PHONY: help demo scenarios test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check \
+	soak clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: environment ## Run a fleet, agents, regions and a hub on this machine, and compare the tables with the truth
 	@$(BIN)/muster-aggregator demo
+
+scenarios: environment ## Play the documented ways of replication (NAME=data-replication: one; STAY=1: until Ctrl-C)
+	@$(BIN)/python -m pytest --quiet --no-header --capture=no -p no:randomly $(if $(STAY),--stay --timeout 0) \
+		tests/scenarios/$(if $(NAME),test_$(subst -,_,$(NAME)).py)
 
 test: check ## Check, then run all tests (PYTEST_ARGS="tests/unit -x" narrows them, WORKERS=0: one after the other)
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)

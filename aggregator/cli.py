@@ -136,9 +136,6 @@ COMMANDS = {
     "verify": LazyCommand(
         "aggregator.fleet.commands.verify", "verify", "Compare the live service and the tables, sender by sender."
     ),
-    "scenario": LazyCommand(
-        "aggregator.scenarios.commands", "scenario", "Play a documented topology on servers of its own."
-    ),
     "compare": LazyCommand(
         "aggregator.demo.compare_command", "compare", "Compare the tables with what a simulated fleet really did."
     ),

@@ -38,7 +38,6 @@ PRINT_NO_TABLE = {
     "muster-aggregator render",
     "muster-aggregator report html",
     "muster-aggregator rollup",
-    "muster-aggregator scenario",
     "muster-aggregator serve",
     "muster-aggregator serve-sql",
     "muster-aggregator spark-sql",

@@ -19,8 +19,6 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES, DERIVED, WATERMARKS
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived
 from aggregator.records import judge
-from aggregator.scenarios.stage import insist
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.nats.connection import connect
 from shared.nats.jetstream_api import ApiError, RequestFailed
@@ -28,6 +26,8 @@ from tests.lakehouse.conftest import Lakehouse, say
 from tests.support.lakehouse.hub import ARCHIVE, DEADLINE, STALE_AFTER, Block, Hub
 from tests.support.lakehouse.random_fleet import draw_block
 from tests.support.live.archived_history import archived
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
+from tests.support.nats.insisting import insist
 from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
 
 pytestmark = pytest.mark.skipif(bool(CANNOT_STEP), reason=CANNOT_STEP)

@@ -13,13 +13,11 @@ import pytest
 from msgspec import structs
 from nats.js.errors import ServiceUnavailableError
 
-from aggregator.scenarios.stage import insist
 from edge_agent.delivery import copy_lane, lane, uploader
 from edge_agent.delivery.copy_lane import WORTH_A_CHAIN, CopyScheduler, FormChoice
 from edge_agent.delivery.region import JetStreamUpstream
 from edge_agent.delivery.shipment import Form, Shipment
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.link import EmbeddedLink
 from shared.nats import client as nats_client
 from shared.nats.connection import ConnectionSettings, connect
@@ -27,6 +25,8 @@ from tests.support.agent.agent_process import AgentProcess, deployed
 from tests.support.agent.chaining_agent import chain_unless_one_broke
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, block
 from tests.support.delivery.fleet_region import EMPTY, Region, running_region, tell_of_shipments, uploading
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
+from tests.support.nats.insisting import insist
 from tests.support.nats.linked_server import DEADLINE
 from tests.support.store.store_batches import batch, copy
 from tests.support.waiting import until

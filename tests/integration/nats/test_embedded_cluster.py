@@ -6,9 +6,9 @@ from typing import Any
 from nats.aio.client import Client
 from nats.js.errors import NoStreamResponseError
 
-from aggregator.scenarios.stage import insist
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
+from tests.support.nats.insisting import insist
 from tests.support.topology.regions import client_of
 from tests.support.waiting import until
 

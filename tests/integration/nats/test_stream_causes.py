@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.client import EdgeClient
 from shared.nats.connection import AuthSettings, ConnectionSettings, LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_STREAM_ANSWERS, ApiError, request_json
 from shared.nats.stream_causes import QuietAsk, explain_unanswered
 from shared.settings import FilePath
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
 from tests.support.waiting import until
 
 SUBJECT = "fleet.eu-west.dub1.nodes.watermark"

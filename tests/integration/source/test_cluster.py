@@ -16,11 +16,11 @@ from edge_agent.config.agent import load
 from edge_agent.doctor.source import check_source
 from edge_agent.source.consumer import SourceAddress, creation
 from edge_agent.source.port import SourceUnavailable, StreamCheck
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import ServerSettings
 from shared.instants import parse_instant
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
 from tests.support.nats.source_site import CONSUMER, STREAM, SUBJECT, Reader, Site, reading
 from tests.support.topology.regions import client_of
 from tests.support.waiting import until

@@ -10,10 +10,10 @@ from typing import Any
 
 from nats.aio.client import Client
 
-from shared.embedded.cluster import EmbeddedCluster, Member
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.connection import request_json
 from shared.nats.jetstream_api import create_stream
+from tests.support.nats.embedded_cluster import EmbeddedCluster, Member
 from tests.support.topology.aggregator_command import muster, ran, refused
 from tests.support.topology.regions import client_of, federation, holds, stream
 from tests.support.waiting import until

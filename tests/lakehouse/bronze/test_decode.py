@@ -19,7 +19,6 @@ from aggregator.lakehouse.tables.schemas import ADVISORIES as ADVISORIES_TABLE
 from aggregator.lakehouse.tables.schemas import POLICY, WATERMARKS
 from aggregator.records.judge import CHORIA_BLOCK
 from aggregator.records.judge import QuarantineReason as Reason
-from aggregator.scenarios.fleet.nodes import ADVISORIES
 from shared.instants import DAY, HOUR, MINUTE, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, RetireSender, Scope, SetThresholds
 from shared.thresholds import Thresholds
@@ -286,7 +285,8 @@ def test_what_chorias_replicator_really_says_becomes_rows(spark: SparkSession) -
     It registered, was silent for 22 s, registered, and fell silent. The bodies are as they were stored.
     """
     bodies = (Path(__file__).parent / "choria_advisories.jsonl").read_bytes().splitlines()
-    rows = rows_in(decoded_by_spark(spark, [Message(ADVISORIES, body) for body in bodies], "eu-west"), ADVISORIES_TABLE)
+    messages = [Message("choria.stream.input.registration_advisories", body) for body in bodies]
+    rows = rows_in(decoded_by_spark(spark, messages, "eu-west"), ADVISORIES_TABLE)
     became = rows.orderBy("hub_sequence").collect()
     assert [row.kind for row in became] == ["new", "stale", "recovered", "stale", "retired"]
     assert {(row.region, row.site, row.block, row.sender_id, row.assumed) for row in became} == {

@@ -1,1 +1,0 @@
-"""Replication as the documentation of NATS describes it, played on real servers for people and tests."""

@@ -1,1 +1,0 @@
-"""A hub and two spokes with domains, leaf nodes and accounts."""

@@ -1,1 +1,0 @@
-"""A fleet's registrations, sampled from city to region to centre."""

@@ -1,1 +1,0 @@
-"""What sources and mirrors take, keep and refuse."""
