@@ -25,7 +25,7 @@ from aggregator.lakehouse.derive import time_report
 from aggregator.lakehouse.derive.availability.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import checkpoint_of, recipe_of
 from aggregator.lakehouse.derive.coverage import clock_steps, contest_report, losses
-from aggregator.lakehouse.derive.derivation import Derivation, take_back
+from aggregator.lakehouse.derive.derivation import Derivation, derive_from_imports, take_back
 from aggregator.lakehouse.spark import effort
 from aggregator.lakehouse.spark.caches import default_cache
 from aggregator.lakehouse.spark.jars import iceberg_jars, jars_for
@@ -33,9 +33,9 @@ from aggregator.lakehouse.spark.java import java_home
 from aggregator.lakehouse.spark.master import check_master
 from aggregator.lakehouse.spark.session import SessionSettings, start
 from aggregator.lakehouse.spark.stop_signal import until_stopped
-from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
-from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, CONTINUATIONS, DERIVED, WATERMARKS
+from aggregator.lakehouse.tables.schemas import ADVISORIES, BRONZE, CONTINUATIONS, DERIVED, WATERMARKS, Table
 from aggregator.lakehouse.unchanged import position_if_unchanged, reached_by_all, tables_at
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.catalog import check_ours, check_reachable
@@ -183,7 +183,7 @@ def bring_up_to_date(
     """
     effort.fit(spark, _RECORDS, 0, settings.lakehouse.spark)
     whole_run = commits.last_whole_run(spark)
-    positions = commits.positions(spark, (*BRONZE, IMPORTS), whole_run)
+    positions = commits.positions(spark, (*BRONZE, IMPORTS, *DERIVED_FROM_IMPORTS), whole_run)
     imported = positions.get(IMPORTS.name)
     if position is None:
         position = reached_by_all(positions)
@@ -193,9 +193,15 @@ def bring_up_to_date(
     wanted = tables_at(position, imported)
     if checkpoint is not None and whole_run.positions == wanted:
         return position
-    here = commits.snapshots(spark, DERIVED)
+    here = commits.snapshots(spark, (*DERIVED, *DERIVED_FROM_IMPORTS))
     derivation = Derivation(spark, position, imported, interval, progress)
+    written: tuple[Table, ...] = ()
     try:
+        if imported is not None and (
+            checkpoint is None or any(positions.get(each.name) != imported for each in DERIVED_FROM_IMPORTS)
+        ):
+            derive_from_imports(spark, imported, progress)
+            written = DERIVED_FROM_IMPORTS
         if checkpoint is None or checkpoint.position != position:
             effort.cut(spark, _RECORDS, whole_run.snapshots if checkpoint else None, settings.lakehouse.spark)
             progress(f"deriving intervals, coverage and availability through {position.sequence}")
@@ -205,7 +211,7 @@ def bring_up_to_date(
         commits.check_own(spark, here, derivation.written)
         raise AccountingError(f"{error}; {take_back(spark, whole_run)}") from error
     began = msgspec.structs.replace(whole_run, snapshots=here)
-    commits.record(spark, wanted, recipe, began, derivation.written)
+    commits.record(spark, wanted, recipe, began, (*written, *derivation.written))
     return position
 
 

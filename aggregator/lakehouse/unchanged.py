@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.config import LakehouseSettings
 from aggregator.lakehouse.derive.checkpoint import recipe_of
-from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORTS
 from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE, DERIVED, LOSSES, NAMESPACE, POSITIONS, Table
 from aggregator.lakehouse.warehouse import commits, provision
@@ -60,7 +60,7 @@ def tables_at(position: HubPosition, imported: HubPosition | None) -> dict[str, 
     if position != NOWHERE:
         stands |= dict.fromkeys((table.name for table in BRONZE), position)
     if imported is not None:
-        stands[IMPORTS.name] = imported
+        stands |= dict.fromkeys((table.name for table in (IMPORTS, *DERIVED_FROM_IMPORTS)), imported)
     return stands
 
 
@@ -92,7 +92,7 @@ class _Tables:
 
     def _are_at(self, snapshots: Mapping[str, int]) -> bool:
         """Tell whether no table was written since. What has never been recorded has never been written."""
-        for table in (*BRONZE, *DERIVED, IMPORTS):
+        for table in (*BRONZE, *DERIVED, IMPORTS, *DERIVED_FROM_IMPORTS):
             current = self._load(table).current_snapshot()
             if (None if current is None else current.snapshot_id) != snapshots.get(table.name):
                 return False

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from pyspark.sql import SparkSession
 
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, SITE_BUCKETS
 from aggregator.lakehouse.warehouse import commits
@@ -24,7 +25,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 def recipe_of(registration_interval: int, imported: HubPosition | None, losses: Sequence[tuple[int, int]]) -> str:
     """Name all that derived tables depend on beside the bronze tables."""
-    columns = [[column[:2] for column in table.columns] for table in DERIVED]
+    columns = [[column[:2] for column in table.columns] for table in (*DERIVED, *DERIVED_FROM_IMPORTS)]
     imports = imported.sequence if imported else 0
     parts = (_VERSION, SITE_BUCKETS, registration_interval, imports, sorted(losses), columns)
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -12,6 +12,10 @@ from pyspark.sql import functions as f
 from aggregator.lakehouse.derive.availability import window_accounts
 from aggregator.lakehouse.derive.availability.accounting import check
 from aggregator.lakehouse.derive.availability.changed_windows import windows_begin
+from aggregator.lakehouse.derive.availability.imported_availability import (
+    import_availability,
+    import_sender_availability,
+)
 from aggregator.lakehouse.derive.checkpoint import Checkpoint
 from aggregator.lakehouse.derive.coverage import clock_steps, contests, known_time, losses, watermark_coverage
 from aggregator.lakehouse.derive.coverage.believed_times import (
@@ -28,7 +32,12 @@ from aggregator.lakehouse.derive.intervals.episodes import reports, sender_inter
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals
 from aggregator.lakehouse.spark.effort import computed_once, fit_sender_days, fit_windows, joined_as, looked_at_again
 from aggregator.lakehouse.tables.causes import Cause
-from aggregator.lakehouse.tables.imports import IMPORTS
+from aggregator.lakehouse.tables.imports import (
+    DERIVED_FROM_IMPORTS,
+    IMPORT_AVAILABILITY,
+    IMPORT_SENDER_AVAILABILITY,
+    IMPORTS,
+)
 from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import (
     ADVISORIES,
@@ -234,24 +243,39 @@ class Derivation:
         self._progress(f"  {table.name}")
 
 
+def derive_from_imports(spark: SparkSession, imported: HubPosition, progress: Progress) -> None:
+    """Recompute the tables that speak of imports alone, which stands at ``imported``."""
+    imports = spark.table(IMPORTS.identifier)
+    for table, make in (
+        (IMPORT_SENDER_AVAILABILITY, import_sender_availability),
+        (IMPORT_AVAILABILITY, _import_availability),
+    ):
+        commits.replace(make(imports), table, f.lit(True), imported)
+        progress(f"  {table.name}")
+
+
 def take_back(spark: SparkSession, whole_run: WholeRun) -> str:
     """Have the derived tables say what they said after the last whole run, or nothing where there was none.
 
     Say what became of it, for whoever is told why.
     """
     stood = whole_run.snapshots
-    before = [table for table in DERIVED if table.name in stood]
+    before = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table.name in stood]
     if not commits.go_back(spark, before, stood):
         return (
             "what was derived could not be taken back, for snapshots of the last whole run are gone: ask nothing of the"
             " tables before a run has gone through"
         )
-    since = [table for table in DERIVED if table not in before]
+    since = [table for table in (*DERIVED, *DERIVED_FROM_IMPORTS) if table not in before]
     written = commits.snapshots(spark, since)
     for table in since:
         if table.name in written:
             commits.replace(spark.table(table.identifier).limit(0), table, f.lit(True), NOWHERE)
     return "nothing of it stays in the derived tables"
+
+
+def _import_availability(imports: DataFrame) -> DataFrame:
+    return import_availability(imports, imports.sparkSession.table(IMPORT_SENDER_AVAILABILITY.identifier))
 
 
 def _extent(coverage: DataFrame) -> tuple[int, int]:

@@ -10,7 +10,7 @@ ABSENT = "absent"
 """The state of a row that says that its sender is no more: until its next row, nothing else is said of it."""
 
 
-IMPORT_BLOCK = (
+_BLOCK = (
     Column("region", "STRING", "region, out of the sender's name or as it was told"),
     Column("site", "STRING", "site, out of the sender's name or as it was told"),
     Column("block", "STRING", "import:<source>; no agent's block is called so"),
@@ -25,7 +25,7 @@ IMPORTS = Table(
     "imports",
     "Every interval once that was imported from another monitoring system, as that one has it.",
     (
-        *IMPORT_BLOCK,
+        *_BLOCK,
         Column("sender_id", "STRING", "the sender"),
         Column("groups", "MAP<STRING, STRING>", "further groups out of parts of its name: groups['cluster']"),
         Column("state", "STRING", "up | down | unknown | absent (the source says that the sender is no more)"),
@@ -67,3 +67,90 @@ IMPORT_QUARANTINE = Table(
     identity=("import_id", "line"),
     partitioned_by=("block",),
 )
+
+_NO_ERROR_BOUND = (
+    "There is no error bound: the source's instants are taken as they are, and how exact they are it does not say."
+)
+_OF_TOTAL_TIME = (
+    Column("availability_total", "DOUBLE", "up / (up + down + unknown): of total time"),
+    Column("coverage", "DOUBLE", "(up + down) / (up + down + unknown): how much of the time the source tells of"),
+)
+_OBSERVED = (
+    Column("observed_from", "TIMESTAMP", "the first start, or when the source began to watch"),
+    Column("observed_to", "TIMESTAMP", "the last stop, or when the source ceased to watch"),
+)
+
+IMPORT_SENDER_AVAILABILITY = Table(
+    "import_sender_availability",
+    f"Each imported sender, for as long as its source watched it. {_NO_ERROR_BOUND}",
+    (
+        *_BLOCK,
+        Column("sender_id", "STRING", "the sender"),
+        Column("groups", "MAP<STRING, STRING>", "further groups out of parts of its name"),
+        *_OBSERVED,
+        Column("up_us", "BIGINT", "microseconds up"),
+        Column("down_us", "BIGINT", "microseconds down"),
+        Column("unknown_us", "BIGINT", "microseconds that no interval says anything of"),
+        Column("initial_down_us", "BIGINT", "microseconds of down_us that lie before it was up for the first time"),
+        Column("up_interval_count", "BIGINT", "intervals up"),
+        Column("down_interval_count", "BIGINT", "intervals down"),
+        Column("zero_length_count", "BIGINT", "intervals among them, of any state, that end where they start"),
+        Column("availability_observed", "DOUBLE", "up / (up + down): of known time; null where nothing is known"),
+        *_OF_TOTAL_TIME,
+        Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
+    ),
+    identity=("region", "site", "block", "sender_id"),
+    partitioned_by=("block",),
+    sorted_by=("site", "sender_id"),
+)
+
+IMPORT_AVAILABILITY = Table(
+    "import_availability",
+    "What was imported, by five definitions of availability, with the lengths of its intervals: for all senders of a"
+    f" source, by region, by site, and by every group that their names tell. {_NO_ERROR_BOUND}",
+    (
+        Column("block", "STRING", "import:<source>"),
+        Column("grouping", "STRING", "all | region | site | the name of a group, such as cluster"),
+        Column("region", "STRING", "region; null: all"),
+        Column("site", "STRING", "site; null: all of the region"),
+        Column("group_name", "STRING", "the group's value, within its site; null: all of the site"),
+        Column(
+            "sender_count",
+            "BIGINT",
+            "senders, also those of which all intervals end where they start: no figure of the fleet counts these",
+        ),
+        *_OBSERVED,
+        Column(
+            "period_us", "BIGINT", "microseconds from the first observed_from to the last observed_to of the source"
+        ),
+        Column("up_us", "DECIMAL(38,0)", "sender-microseconds up"),
+        Column("down_us", "DECIMAL(38,0)", "sender-microseconds down"),
+        Column("unknown_us", "DECIMAL(38,0)", "sender-microseconds that no interval says anything of"),
+        Column("initial_down_us", "DECIMAL(38,0)", "sender-microseconds of down_us before each first time up"),
+        Column("availability_observed", "DOUBLE", "up / (up + down), over all its senders: each weighs what it lived"),
+        *_OF_TOTAL_TIME,
+        Column("availability_sender_mean", "DOUBLE", "mean of each sender's own up / (up + down): all weigh the same"),
+        Column("availability_after_first_up", "DOUBLE", "up / (up + down - initial down)"),
+        Column(
+            "availability_whole_period",
+            "DOUBLE",
+            "up / (sender_count x period_us): what is not known, and the time before and after, counts as down",
+        ),
+        Column("up_interval_count", "BIGINT", "intervals up, those of no length included, as in all that follows"),
+        Column("down_interval_count", "BIGINT", "intervals down"),
+        Column("zero_length_count", "BIGINT", "intervals, of any state, that end where they start"),
+        Column("up_mean_hours", "DOUBLE", "mean length of an interval up, in hours"),
+        Column("down_mean_hours", "DOUBLE", "mean length of an interval down, in hours"),
+        Column("up_lognormal_mu", "DOUBLE", "mean of ln(hours) of intervals up; those of no length are left out"),
+        Column("up_lognormal_sigma", "DOUBLE", "standard deviation of the same"),
+        Column("down_lognormal_mu", "DOUBLE", "mean of ln(hours) of intervals down; those of no length are left out"),
+        Column("down_lognormal_sigma", "DOUBLE", "standard deviation of the same"),
+        Column("down_median_us", "BIGINT", "median length of an interval down, in microseconds"),
+        Column("down_over_5m_count", "BIGINT", "intervals down that last longer than 5 minutes"),
+        Column("down_over_15m_count", "BIGINT", "intervals down that last longer than 15 minutes"),
+    ),
+    identity=("block", "grouping", "region", "site", "group_name"),
+    sorted_by=("block", "grouping", "region", "site", "group_name"),
+)
+
+DERIVED_FROM_IMPORTS = (IMPORT_SENDER_AVAILABILITY, IMPORT_AVAILABILITY)

@@ -6,7 +6,7 @@ sender, DECIMAL(38,0) for sums over senders (a fleet-year overflows a BIGINT); a
 """
 
 from aggregator.lakehouse.tables.definition import BLOCK_COLUMNS, NAMESPACE, RATIO_COLUMNS, SITE_COLUMNS, Column, Table
-from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.tables.policy import MAINTENANCE, POLICY, SENDER_MAINTENANCE_DAYS
 from aggregator.lakehouse.tables.views import ANALYSIS_VIEWS
 
@@ -447,7 +447,7 @@ DERIVED = (
     SENDER_MAINTENANCE_DAYS,
     CONTINUATIONS,
 )
-TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, LOSSES, CLOCK_STEPS, POSITIONS)
+TABLES = (*BRONZE, IMPORTS, IMPORT_QUARANTINE, *DERIVED, *DERIVED_FROM_IMPORTS, LOSSES, CLOCK_STEPS, POSITIONS)
 
 SENDER_AVAILABILITY_DAILY = Table(
     "sender_availability_daily",

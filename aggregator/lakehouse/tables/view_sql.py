@@ -42,8 +42,6 @@ _QUERIES = (
 )
 _SPARK = {
     "micros": "unix_micros",
-    "instant": "timestamp_micros",
-    "each": "explode",
     "percentile": "percentile",
     "month_begins_at": "timestamp_micros(unix_date(month) * 86400000000)",
     "month_ends_at": "timestamp_micros(unix_date(add_months(month, 1)) * 86400000000)",
@@ -58,8 +56,6 @@ _SPARK = {
 }
 _DUCKDB = {
     "micros": "epoch_us",
-    "instant": "make_timestamptz",
-    "each": "unnest",
     "percentile": "quantile_cont",
     "month_begins_at": "make_timestamptz(epoch_us(month))",
     "month_ends_at": "make_timestamptz(epoch_us(month + INTERVAL '1' MONTH))",
@@ -74,22 +70,13 @@ _DUCKDB = {
 }
 
 
-def spark_sql(query: str, prefix: str = "", imports: str = "imports") -> str:
-    """Return ``query`` in Spark's dialect; ``imports`` is the name of the table of that name."""
-    return query.format(prefix=prefix, imports=imports, **_SPARK, **TERMS).strip()
-
-
 def spark_queries() -> Iterator[tuple[Table, str]]:
     """Give every view with its query, to be stored in the catalog; each behind those that it rests on."""
     for view, query in _QUERIES:
-        yield view, spark_sql(query, f"{NAMESPACE}.", f"{NAMESPACE}.imports")
+        yield view, query.format(prefix=f"{NAMESPACE}.", **_SPARK, **TERMS).strip()
 
 
 def duckdb_statements() -> Iterator[str]:
     """Give ``CREATE OR REPLACE VIEW`` for every view, over tables registered under their bare names, in order."""
     for view, query in _QUERIES:
-        yield f"CREATE OR REPLACE VIEW {view.name} AS {_duckdb_sql(query)}"
-
-
-def _duckdb_sql(query: str) -> str:
-    return query.format(prefix="", imports="imports", **_DUCKDB, **TERMS).strip()
+        yield f"CREATE OR REPLACE VIEW {view.name} AS {query.format(prefix='', **_DUCKDB, **TERMS).strip()}"

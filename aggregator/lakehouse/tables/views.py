@@ -4,7 +4,6 @@ Each is one query in a dialect that Spark and DuckDB share; what they call diffe
 """
 
 from aggregator.lakehouse.tables.definition import RATIO_COLUMNS, SENDER_COLUMNS, Column, Table
-from aggregator.lakehouse.tables.import_views import IMPORT_VIEWS
 from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER, OUTAGE_VIEWS
 from aggregator.lakehouse.tables.reliability_view import SENDER_RELIABILITY, SENDER_RELIABILITY_QUERY
 
@@ -176,6 +175,5 @@ ANALYSIS_VIEWS = (
     (SENDER_RELIABILITY, SENDER_RELIABILITY_QUERY),
     (INVENTORY_HISTORY, INVENTORY_HISTORY_QUERY),
     (INVENTORY, INVENTORY_QUERY),
-    *IMPORT_VIEWS,
 )
 """Each view with its query, behind those that it rests on."""

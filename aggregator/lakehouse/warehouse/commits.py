@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.tables.definition import Table
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import DERIVED, POSITIONS, TABLES
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning
@@ -238,7 +239,7 @@ def check_own(spark: SparkSession, began: Mapping[str, int], written: Collection
     Those of ``written`` have to have come further: another job that goes on from ``began`` takes back what it finds.
     """
     iceberg, own = Iceberg(spark), _own_name(spark)
-    for table in DERIVED:
+    for table in (*DERIVED, *DERIVED_FROM_IMPORTS):
         loaded = iceberg.load(table)
         snapshot, reached = loaded.currentSnapshot(), None
         stands = None if snapshot is None else int(snapshot.snapshotId())

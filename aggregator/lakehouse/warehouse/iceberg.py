@@ -52,10 +52,6 @@ class Iceberg:
             {**properties, **distribution, "comment": table.comment}
         ).create()
 
-    def drop_table(self, name: str) -> bool:
-        """Drop the table of this name with its files; return False if there is none, though there may be a view."""
-        return bool(self._catalog.dropTable(self._identifier(name), True))
-
     def put_view(self, view: Table, query: str, properties: Mapping[str, str]) -> None:
         """Make a view as ``CREATE OR REPLACE VIEW`` would, whose columns are those of ``query`` in name and type.
 

@@ -21,6 +21,10 @@ from pyspark.sql import functions as f
 from aggregator.demo.comparison import Figures, Interval, Rules, judge
 from aggregator.demo.spans import total
 from aggregator.fleet.agreement import compare
+from aggregator.lakehouse.derive.availability.imported_availability import (
+    import_availability,
+    import_sender_availability,
+)
 from aggregator.lakehouse.imports.mapping import Mapping
 from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
 from aggregator.lakehouse.imports.rows import RowReader
@@ -28,8 +32,6 @@ from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.imports.writer import staged_intervals
 from aggregator.lakehouse.query.engine import open_tables
-from aggregator.lakehouse.tables.import_views import IMPORT_VIEWS
-from aggregator.lakehouse.tables.view_sql import spark_sql
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, OutboxRow
 from edge_agent.simulator.bodies import RegistrationBodies, SizeRange
@@ -165,11 +167,8 @@ def test_the_published_figures_come_out_to_the_printed_digits(
     spark: SparkSession, trace: dict[str, Node], tmp_path: Path
 ) -> None:
     imports = staged_intervals(spark, stage(TRACE, MAPPING, tmp_path / "staged", READ_AT, say), MAPPING).persist()
-    imports.createOrReplaceTempView("imports")
-    for view, query in IMPORT_VIEWS:
-        spark.sql(spark_sql(query)).createOrReplaceTempView(view.name)
-    found = {(row.grouping, row.site, row.group_name): row for row in spark.table("import_availability").collect()}
-    senders = spark.table("import_sender_availability")
+    senders = import_sender_availability(imports).persist()
+    found = {(row.grouping, row.site, row.group_name): row for row in import_availability(imports, senders).collect()}
     instants = [at for node in trace.values() for span in (*node.up, *node.down) for at in span]
     whole = max(instants) - min(instants)
     expected: dict[tuple[str, str | None, str | None], Reference] = {

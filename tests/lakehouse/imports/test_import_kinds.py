@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse import rollup
+from aggregator.lakehouse.derive.availability.imported_availability import import_sender_availability
 from aggregator.lakehouse.derive.intervals.imported_intervals import imported_coverage, imported_intervals, pieces
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.staging import stage
 from aggregator.lakehouse.imports.writer import ImportCounts, refuse_overlaps, staged_intervals, take
-from aggregator.lakehouse.tables.import_views import IMPORT_SENDER_AVAILABILITY_QUERY
 from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
-from aggregator.lakehouse.tables.view_sql import spark_sql
 from aggregator.lakehouse.warehouse import commits, provision
 from shared.instants import DAY, HOUR, SECOND, format_instant
 from tests.lakehouse.conftest import Lakehouse, say
@@ -72,12 +71,6 @@ def rows_of(
     return staged_intervals(spark, staged, mapping).select(*IMPORTS.column_names)
 
 
-def import_sender_availability(imports: DataFrame) -> DataFrame:
-    """Return the view of this name over ``imports``."""
-    query = spark_sql(IMPORT_SENDER_AVAILABILITY_QUERY, imports="{imports}")
-    return imports.sparkSession.sql(query, imports=imports)
-
-
 def test_failures_that_overlap_are_one_and_what_nobody_lists_was_up_while_it_was_watched(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -92,7 +85,7 @@ def test_failures_that_overlap_are_one_and_what_nobody_lists_was_up_while_it_was
     ]
     watched = {"since": START, "until": START + 24 * HOUR}
     imports = rows_of(spark, tmp_path / "failures", failures, **watched).persist()
-    found = pieces(imports).select("sender_id", "state", "started_us", "ended_us", "is_gap").collect()
+    found = pieces(imports).select("sender_id", "state", "started_at", "ended_at", "is_gap").collect()
     assert sorted((each[0], each[1], *((at - START) / HOUR for at in each[2:4]), each[4]) for each in found) == [
         ("a", "down", 2, 8, False),
         ("a", "down", 7, 7, False),
@@ -264,8 +257,8 @@ def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
     assert all(row.known == (row.cause == "imported") for row in covered)
     # Where an import does not say that watching ended, or began, nothing lies between it and the next.
     open_ended = early.withColumn("watched_to", f.lit(None).cast("timestamp")).unionByName(later)
-    of_a = pieces(open_ended).where("sender_id = 'a' AND is_gap").orderBy("started_us").collect()
-    assert [((row.started_us - START) / HOUR, (row.ended_us - START) / HOUR) for row in of_a] == [
+    of_a = pieces(open_ended).where("sender_id = 'a' AND is_gap").orderBy("started_at").collect()
+    assert [((row.started_at - START) / HOUR, (row.ended_at - START) / HOUR) for row in of_a] == [
         (0, 1), (2, 9), (10, 12)
     ]  # fmt: skip
 
@@ -273,8 +266,8 @@ def test_files_of_one_source_hold_for_all_its_senders_only_while_it_watched(
 def test_who_is_gone_at_the_instant_of_another_word_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("a", 1, 2, "down"), ("a", 4, 4, "retired"), ("a", 4, 4, "down"), ("a", 4, 4, "up"), ("a", 9, 10, "down")]
     mapped = {"always": None, "state": "is", "gone": ("retired",), "until": START + 12 * HOUR}
-    found = pieces(rows_of(spark, tmp_path / "rows", rows, **mapped)).where("started_us < ended_us").collect()
-    assert sorted(((row.started_us - START) / HOUR, (row.ended_us - START) / HOUR, row.state) for row in found) == [
+    found = pieces(rows_of(spark, tmp_path / "rows", rows, **mapped)).where("started_at < ended_at").collect()
+    assert sorted(((row.started_at - START) / HOUR, (row.ended_at - START) / HOUR, row.state) for row in found) == [
         (1, 2, "down"), (2, 4, "up"), (9, 10, "down"), (10, 12, "up")
     ]  # fmt: skip
 

@@ -23,6 +23,7 @@ from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.rollup import RollupRequest
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.tables.schemas import DERIVED
 from shared.instants import DAY, HOUR, SECOND, format_instant
 from shared.nats.connection import ConnectionSettings
@@ -233,7 +234,7 @@ def test_an_import_that_was_killed_is_made_whole_by_the_next(
     (tmp_path / "history.csv").write_text(HISTORY)
     killed = Lakehouse(hub, tmp_path / "killed")
     # pytest-randomly seeds this, prints the seed, and takes it: --randomly-seed=N.
-    commits = random.randrange(1, 2 + len(DERIVED))
+    commits = random.randrange(1, 2 + len(DERIVED_FROM_IMPORTS) + len(DERIVED))
     command = [sys.executable, "-m", "tests.lakehouse.dying_rollup", hub.server.url, str(killed.warehouse)]
     command += [str(commits), str(tmp_path / "history.csv")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)

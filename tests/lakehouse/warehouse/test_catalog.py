@@ -17,10 +17,9 @@ from aggregator.lakehouse.commands.tables import tables as tables_command
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.rollup import start_session
-from aggregator.lakehouse.tables.import_views import IMPORT_AVAILABILITY
 from aggregator.lakehouse.tables.outage_views import OUTAGES
 from aggregator.lakehouse.tables.position import HubPosition
-from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, POSITIONS, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
+from aggregator.lakehouse.tables.schemas import ADVISORIES, LOSSES, SITE_COVERAGE_DAILY, TABLES, VIEWS, Table
 from aggregator.lakehouse.tables.view_sql import spark_queries
 from aggregator.lakehouse.warehouse import commits, provision
 from aggregator.lakehouse.warehouse.commits import Interfered, WholeRun
@@ -107,20 +106,6 @@ def test_tables_explain_themselves_and_are_made_once(prepared: SparkSession, tmp
             assert (loaded.metadata.format_version, copied.items() - loaded.properties.items()) == (2, set()), (
                 table.name
             )
-
-
-def test_a_view_takes_the_place_of_the_table_that_an_older_version_derived(
-    prepared: SparkSession, tmp_path: Path
-) -> None:
-    made = set(tmp_path.rglob("*"))
-    prepared.sql(f"DROP VIEW {IMPORT_AVAILABILITY.identifier}")
-    prepared.sql(f"CREATE TABLE {IMPORT_AVAILABILITY.identifier} USING iceberg AS SELECT 'import:x' AS block")
-    prepared.sql(f"ALTER TABLE {POSITIONS.identifier} UNSET TBLPROPERTIES ('{provision.DEFINITION}')")
-    left = {path for path in tmp_path.rglob("*.parquet") if path not in made}
-    assert left
-    provision.prepare(prepared)
-    assert prepared.table(IMPORT_AVAILABILITY.identifier).columns == list(IMPORT_AVAILABILITY.column_names)
-    assert not any(path.exists() for path in left)
 
 
 def test_a_view_whose_comments_changed_is_made_anew_and_no_other(

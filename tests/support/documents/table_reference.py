@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from aggregator.lakehouse.tables.import_views import IMPORT_VIEWS
-from aggregator.lakehouse.tables.imports import IMPORT_QUARANTINE, IMPORTS
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE, IMPORTS
 from aggregator.lakehouse.tables.schemas import (
     BRONZE,
     CLOCK_STEPS,
@@ -28,19 +27,14 @@ Instants are TIMESTAMP, in microseconds and UTC. Durations end in `_us` and are 
 sender, DECIMAL(38,0) for sums over senders. A `day` is a UTC date. Intervals are `[started_at, ended_at)`.
 Each example is for `muster-aggregator sql`.
 """
-_OF_IMPORTS = tuple(view for view, _ in IMPORT_VIEWS)
 _PARTS = (
-    (
-        "Ask these first",
-        "Availability, ready to be asked, and every outage.",
-        (*DERIVED[4:8], *(view for view in VIEWS if view not in _OF_IMPORTS)),
-    ),
+    ("Ask these first", "Availability, ready to be asked, and every outage.", (*DERIVED[4:8], *VIEWS)),
     ("What they rest on", "Lives of senders, and what was observed.", (*DERIVED[:4], SENDER_MAINTENANCE_DAYS)),
     ("Bronze", "The records as they came, each once.", BRONZE),
     (
         "Imports",
         "What other monitoring systems had, and how available that was. Imported senders are in every table above too.",
-        (IMPORTS, *_OF_IMPORTS, IMPORT_QUARANTINE),
+        (IMPORTS, *DERIVED_FROM_IMPORTS, IMPORT_QUARANTINE),
     ),
     (
         "Bookkeeping",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.lakehouse.tables.import_views import IMPORT_VIEWS
+from aggregator.lakehouse.tables.imports import DERIVED_FROM_IMPORTS
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS, Table
 
 every_table = pytest.mark.parametrize("table", [*TABLES, *VIEWS], ids=lambda table: table.name)
@@ -22,7 +22,7 @@ def test_beside_availability_stand_that_of_total_time_and_coverage_and_the_bound
     if not shown:
         return
     assert {"availability_total", "coverage"} <= set(table.column_names)
-    if table in dict(IMPORT_VIEWS):
+    if table in DERIVED_FROM_IMPORTS:
         # Another system's, by further definitions: the catalog says why there is no bound.
         assert "availability_observed" in shown
         assert "There is no error bound: the source" in table.comment

@@ -1,34 +1,74 @@
-"""Derive episodes of senders, and coverage of blocks, from imported intervals.
+"""Turn what was imported into the lives of senders, and into what is known of each block.
 
-The pieces of a sender's time are those of ``import_views.PIECES``. A time in which its source did not watch, or in
-which it is absent, ends one episode, and another begins. Pieces of no length are left out; neighbours of the same state
-are one interval. A block is covered while its source watched, and in every interval of any of its senders. Known time
-ends at ``known_through`` for all: what lies after it stays in ``imports`` until known time gets there.
+Rules. A sender lives from its first start to its last stop, or for as long as its source says that it watched: what one
+import says of that holds for all senders of the source, whichever file told of them. So files that were imported one
+after another give what they give at once. Where none of its intervals lies in between, a sender is what the interval
+before says of gaps, or, before the first and after a time in which its source did not watch, what the next one says. In
+such a time, also before the first ``watched_from`` and after the last ``watched_to``, it is nothing but what its
+intervals say: one episode ends, and another begins. The same holds of an interval in which it is absent, and on to its
+next one. An import that does not say when watching began, or ended, leaves no unwatched time before it, or after it. Of
+a block is known what its source watched, and whatever an interval of any of its senders speaks of. Intervals that
+overlap are of one state, and are one. An interval of no length adds no time; neighbours of the same state are one. What
+lies after ``known_through`` is kept, and waits: known time ends there for all.
 """
+
+from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql.window import WindowSpec
 
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK, DOWN, SENDER, UP, site_bucket, with_whole_days
-from aggregator.lakehouse.tables.import_views import COVERAGE_QUERY, PIECES_QUERY
-from aggregator.lakehouse.tables.view_sql import spark_sql
+from aggregator.lakehouse.tables.causes import Cause
+from aggregator.lakehouse.tables.imports import ABSENT
 
 GAP, END = "import_gap", "import_end"
+_NEVER = (1 << 63) - 1
 
 
 def pieces(imports: DataFrame) -> DataFrame:
-    """Return the pieces of each sender's time that rows of the table ``imports`` make."""
-    return _ask(PIECES_QUERY, imports)
+    """Give the imported intervals and the gaps between them: (sender, ``groups``, ``state``, start, end, ``is_gap``).
+
+    ``started_at`` and ``ended_at`` are microseconds.
+    """
+    timed = imports.select(
+        *SENDER,
+        "groups",
+        "state",
+        "gaps",
+        f.unix_micros("started_at").alias("started_at"),
+        f.unix_micros("ended_at").alias("ended_at"),
+    )
+    in_time = _in_time()
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    placed = (
+        _joined(timed)
+        .withColumn("reached", f.max("ended_at").over(so_far))
+        .withColumn("next", f.lead("started_at").over(in_time))
+        .withColumn("next_gaps", f.lead("gaps").over(in_time))
+        .withColumn("is_first", f.lag("started_at").over(in_time).isNull())
+        .join(f.broadcast(_watches(imports)), "block")
+    )
+    is_absent = f.col("state") == ABSENT
+    own = _piece(f.col("state"), f.col("started_at"), f.col("ended_at"), is_gap=False)
+    before = _gaps(f.when(f.col("is_first"), f.col("watched_from")), f.col("started_at"), f.col("gaps"), f.col("gaps"))
+    # One that is not the last ends at the next; behind the last, watching may have gone on.
+    sooner, later = (
+        f.when(is_absent, ABSENT).otherwise(gaps) for gaps in (f.col("gaps"), f.coalesce("next_gaps", "gaps"))
+    )
+    after = _gaps(f.col("reached"), f.coalesce("next", "watched_to"), sooner, later)
+    found = placed.select(*SENDER, "groups", f.inline(f.concat(before, f.array(own), after)))
+    return found.where(f.col("state") != ABSENT)
 
 
 def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
-    """Return the rows of the table ``sender_intervals``; ``known_through`` is in microseconds."""
-    in_time = Window.partitionBy(*SENDER).orderBy("started_us", "ended_us")
+    """Give rows of the table ``sender_intervals``; ``known_through`` is in microseconds."""
+    in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at")
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     changes = (
         pieces(imports)
-        .where("started_us < ended_us")
-        .withColumn("was_unwatched", f.coalesce(f.lag("ended_us").over(in_time) < f.col("started_us"), f.lit(False)))
+        .where("started_at < ended_at")
+        .withColumn("was_unwatched", f.coalesce(f.lag("ended_at").over(in_time) < f.col("started_at"), f.lit(False)))
         .withColumn("changed", f.col("was_unwatched") | ~f.col("state").eqNullSafe(f.lag("state").over(in_time)))
         .withColumn("life", f.count_if("was_unwatched").over(so_far))
         .withColumn("run", f.count_if("changed").over(so_far))
@@ -37,8 +77,8 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
         changes.groupBy(*SENDER, "life", "run")
         .agg(
             f.first("state").alias("state"),
-            f.min("started_us").alias("started_at"),
-            f.max("ended_us").alias("ended_at"),
+            f.min("started_at").alias("started_at"),
+            f.max("ended_at").alias("ended_at"),
         )
         .withColumn("born_at", f.min("started_at").over(Window.partitionBy(*SENDER, "life")))
     )
@@ -67,18 +107,56 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
 
 
 def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
-    """Return the rows of ``site_coverage``: a block's time from its first start to its last stop, or as watched.
+    """Give rows of the table ``site_coverage``: a block's time from its first start to its last stop, or as watched.
 
-    Which part of it is unknown of one sender, its own intervals say.
+    What is not known of one sender meanwhile, its own intervals say.
     """
+    timed = imports.select(
+        *BLOCK,
+        "state",
+        f.unix_micros("started_at").alias("started_at"),
+        f.unix_micros("ended_at").alias("ended_at"),
+    )
+    watches = _watches(imports)
+    first, last = f.min("started_at").alias("first"), f.max("ended_at").alias("last")
+    whole = timed.groupBy(*BLOCK).agg(first, last).join(f.broadcast(watches), "block")
+    nothing = f.lit(None).cast("string")
+    # As with lives: what one import says of watching holds for sites that another one told of.
+    begins, ends = f.least("first", "watched_from"), f.greatest("last", "watched_to")
+    watched = whole.select(*BLOCK, f.inline(_gaps(begins, ends, nothing, nothing))).select(
+        *BLOCK, "started_at", "ended_at"
+    )
+    beyond = (
+        timed.where(f.col("state") != ABSENT)
+        .join(f.broadcast(watches), "block")
+        .where(f.exists("unwatched", _meets(f.col("started_at"), f.col("ended_at"))))
+        .select(*BLOCK, "started_at", "ended_at")
+    )
+    in_time = Window.partitionBy(*BLOCK).orderBy("started_at")
+    before = in_time.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    known = (
+        watched.unionByName(beyond)
+        .where("started_at < ended_at")
+        .withColumn("begins", f.col("started_at") > f.max("ended_at").over(before))
+        .withColumn("run", f.count_if("begins").over(so_far))
+        .groupBy(*BLOCK, "run")
+        .agg(f.min("started_at").alias("started_at"), f.max("ended_at").alias("ended_at"))
+        .withColumn("known_before", f.lag("ended_at").over(in_time))
+    )
+    spans = f.array(
+        _span(f.col("started_at"), f.col("ended_at"), Cause.IMPORTED),
+        _span(f.col("known_before"), f.col("started_at"), Cause.UNWATCHED),
+    )
     return (
-        _ask(COVERAGE_QUERY, imports)
-        .where(f.col("started_us") < known_through)
+        known.select(*BLOCK, f.inline(spans))
+        .withColumn("ended_at", f.least("ended_at", f.lit(known_through)))
+        .where("started_at < ended_at")
         .select(
             *BLOCK,
-            f.timestamp_micros("started_us").alias("started_at"),
-            f.timestamp_micros(f.least("ended_us", f.lit(known_through))).alias("ended_at"),
-            "known",
+            f.timestamp_micros("started_at").alias("started_at"),
+            f.timestamp_micros("ended_at").alias("ended_at"),
+            (f.col("cause") == Cause.IMPORTED).alias("known"),
             "cause",
             site_bucket().alias("site_bucket"),
         )
@@ -86,9 +164,90 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
 
 
 def reached_by_row() -> Column:
-    """Return the instant up to which a row of ``imports`` says something."""
+    """Give the instant up to which a row of ``imports`` says something."""
     return f.greatest("ended_at", "watched_to")
 
 
-def _ask(query: str, imports: DataFrame) -> DataFrame:
-    return imports.sparkSession.sql(spark_sql(query, imports="{imports}"), imports=imports)
+def _joined(timed: DataFrame) -> DataFrame:
+    """Make one interval of those of a sender that share some time; what has no length stays by itself."""
+    in_time = _in_time()
+    before = in_time.rowsBetween(Window.unboundedPreceding, -1)
+    so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    has_length = f.col("started_at") < f.col("ended_at")
+    reached = f.max(f.when(has_length, f.col("ended_at"))).over(before)
+    begins = f.col("reached_before").isNull() | (f.col("started_at") >= f.col("reached_before"))
+    return (
+        timed.withColumn("reached_before", reached)
+        .withColumn("run", f.count_if(has_length & begins).over(so_far))
+        .withColumn("alone", f.when(~has_length, f.row_number().over(in_time)))
+        .groupBy(*SENDER, "run", "alone")
+        .agg(
+            f.min_by("groups", "started_at").alias("groups"),
+            f.first("state").alias("state"),
+            f.max_by("gaps", "ended_at").alias("gaps"),
+            f.min("started_at").alias("started_at"),
+            f.max("ended_at").alias("ended_at"),
+        )
+    )
+
+
+def _in_time() -> WindowSpec:
+    """Order a sender's intervals; of those at one instant, the one in which it is absent is the last word."""
+    return Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", f.col("state") == ABSENT, "state")
+
+
+def _watches(imports: DataFrame) -> DataFrame:
+    """Say of each source from when to when it watched, null where no import does, and when it did not in between.
+
+    ``unwatched`` is an array of (started_at, ended_at) that do not touch, in time, from ever and for ever where no
+    import leaves that open. All are microseconds.
+    """
+    watched = (f.unix_micros(name).alias(name) for name in ("watched_from", "watched_to"))
+    spans = imports.select("block", *watched).distinct()
+    in_time = Window.partitionBy("block").orderBy(f.col("watched_from").asc_nulls_first())
+    ends = f.coalesce("watched_to", f.lit(_NEVER))
+    before = f.max(ends).over(in_time.rowsBetween(Window.unboundedPreceding, -1))
+    after = f.struct(f.max(ends).alias("started_at"), f.lit(_NEVER).alias("ended_at"))
+    unwatched = f.struct(f.col("ended_before").alias("started_at"), f.col("watched_from").alias("ended_at"))
+    return (
+        spans.withColumn("ended_before", f.coalesce(before, f.lit(-_NEVER)))
+        .groupBy("block")
+        .agg(
+            f.min("watched_from").alias("watched_from"),
+            f.max("watched_to").alias("watched_to"),
+            f.concat(
+                f.sort_array(f.collect_list(f.when(f.col("ended_before") < f.col("watched_from"), unwatched))),
+                f.array(after),
+            ).alias("unwatched"),
+        )
+    )
+
+
+def _gaps(started_at: Column, ended_at: Column, sooner: Column, later: Column) -> Column:
+    """Give the pieces between both, without what was not watched; before that of the one state, then of the other."""
+    within = f.filter("unwatched", _meets(started_at, ended_at))
+    begins = f.concat(f.array(started_at), f.transform(within, lambda each: each["ended_at"]))
+    ends = f.concat(f.transform(within, lambda each: each["started_at"]), f.array(ended_at))
+
+    def piece(begin: Column, end: Column) -> Column:
+        return _piece(f.when(begin == started_at, sooner).otherwise(later), begin, end, is_gap=True)
+
+    return f.filter(f.zip_with(begins, ends, piece), lambda each: each["started_at"] < each["ended_at"])
+
+
+def _piece(state: Column, started_at: Column, ended_at: Column, *, is_gap: bool) -> Column:
+    return f.struct(
+        state.alias("state"),
+        started_at.alias("started_at"),
+        ended_at.alias("ended_at"),
+        f.lit(is_gap).alias("is_gap"),
+    )
+
+
+def _meets(started_at: Column, ended_at: Column) -> Callable[[Column], Column]:
+    """Tell of spans whether they share some time with the one between both."""
+    return lambda each: (each["started_at"] < ended_at) & (each["ended_at"] > started_at)
+
+
+def _span(started_at: Column, ended_at: Column, cause: Cause) -> Column:
+    return f.struct(started_at.alias("started_at"), ended_at.alias("ended_at"), f.lit(cause).alias("cause"))
