@@ -64,7 +64,10 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     words = _words(sql)
     explained = _explained(words) if words[:1] == ["explain"] else words
     beginning = next((word for word in explained if word != "("), "")
-    if statements[0].type not in _READING or not _BEGINNING.fullmatch(beginning):
+    writer = next((word for word in words if word in _WRITERS), "")
+    reads = statements[0].type in _READING
+    # The writer behind a WITH is named below: such a statement begins as it should.
+    if not _BEGINNING.fullmatch(beginning) or not (reads or writer):
         raise TablesUnreadable("the tables are written by rollup alone: begin with SELECT, WITH, DESCRIBE or SHOW")
     called = {word.strip('"') for word, following in pairwise(words) if following == "("}
     for name in sorted(called & _doing()):
@@ -72,9 +75,9 @@ def check_only_reads(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
             f"{name}() may do more than read the tables, so sql has no such function (is it a name of your own:"
             " call it otherwise)"
         )
-    for word in words:
-        if word in _WRITERS:
-            raise TablesUnreadable(f"{word.upper()} {_WRITERS[word]} (a column of that name must be quoted)")
+    if writer:
+        hint = " (a column of that name must be quoted)" if reads else ""
+        raise TablesUnreadable(f"{writer.upper()} {_WRITERS[writer]}{hint}")
 
 
 def _words(sql: str) -> list[str]:

@@ -150,6 +150,7 @@ def test_reading_changes_no_file(lakehouse: SmallLakehouse, tables: Tables) -> N
         ("", "one statement at a time, please: there are 0"),
         ("SELECT 1; SELECT 2", "one statement at a time, please: there are 2"),
         ("DROP VIEW outages", "the tables are written by rollup alone: begin with SELECT, WITH, DESCRIBE or SHOW"),
+        ("WITH x AS (FROM y) INSERT INTO z FROM x", "INSERT writes, and the tables are written by rollup alone\n"),
     ],
 )
 def test_what_cannot_be_answered_gives_one_clear_line(ask: Ask, query: str, line: str) -> None:
