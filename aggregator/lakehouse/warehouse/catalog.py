@@ -150,6 +150,8 @@ def _check_lost(warehouse: Path, settings: CatalogSettings, place: Place, named:
     """Raise TablesUnreadable if a catalog names no table though there are tables with rows: it is no first run."""
     if named or not place.has_rows():
         return
+    # The catalog of another directory is not lost: a rebuild would be refused too.
+    place.check_owner(name_of_catalog(warehouse, settings))
     if settings.type == "sqlite":
         what, remedy = str(catalog_file(warehouse)), REMEDY
     else:

@@ -109,10 +109,11 @@ class Place(NamedTuple):
         """Raise TablesUnreadable if the tables are owned by another catalog."""
         owner = self._owner()
         if owner not in (None, catalog) and not _is_same_file(owner, catalog):
+            place = self.url if local_path(self.url) is None else self.path
             raise TablesUnreadable(
                 f"the tables in {self.url} belong to the catalog {owner}, not to {catalog}: two catalogs would delete"
-                " each other's files. Give this one a copy of the tables, or, if the other catalog is gone for good,"
-                f" remove {self.url}/{_OWNER}"
+                " each other's files. Use that catalog, give this one a copy of the tables, or, if that catalog is gone"
+                f" for good, remove {place}/{_OWNER}"
             )
 
     def claim(self, catalog: str) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -239,6 +240,7 @@ def test_a_lost_catalog_of_tables_elsewhere_is_no_first_run(apart: tuple[Path, P
 
 
 def test_a_lost_catalog_on_a_server_is_no_first_run(original: Path, tmp_path: Path) -> None:
+    (original / "muster" / "owner").unlink()
     with postgresql() as server:
         catalog = CatalogSettings(
             type="postgresql",
@@ -260,6 +262,10 @@ def test_two_catalogs_do_not_share_the_files_of_their_tables(apart: tuple[Path, 
     shutil.copytree(path, copy)
     with pytest.raises(TablesUnreadable, match=rf"belong to the catalog {path}/catalog.db, not to {copy}/catalog.db"):
         check_ours(copy, elsewhere(warehouse))
+    # Nothing is lost where a directory has no catalog yet: the refusal says at once what rebuild-catalog would.
+    remedy = f"remove {warehouse}/muster/owner"
+    with pytest.raises(TablesUnreadable, match=f"not to {tmp_path}/new/catalog.db: .*{re.escape(remedy)}"):
+        check_ours(tmp_path / "new", elsewhere(warehouse))
     made = run(copy, "rebuild-catalog", warehouse=warehouse)
     assert made.exit_code == 1
     assert "belong to the catalog" in made.stderr
