@@ -58,7 +58,8 @@ class Guard:
     """The checks, as settings say."""
 
     def __init__(self, settings: LiveSettings) -> None:
-        self._names = _LOCAL_NAMES | {settings.address, *settings.hosts}
+        # A URL's host is read in lower case.
+        self._names = _LOCAL_NAMES | {settings.address, *map(str.lower, settings.hosts)}
         self._proxy = settings.proxy
         self._is_secure = bool(settings.tls_cert or settings.proxy)
         self._hashes = {

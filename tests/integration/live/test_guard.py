@@ -55,7 +55,7 @@ def guarded(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     for name, token in (("read", READ), ("operate", OPERATE)):
         (directory / name).write_text(f"# whose it is\n{hashlib.sha256(token.encode()).hexdigest()}  {name}\n")
     tokens = 'read_token_file = "read"\noperate_token_file = "operate"\n'
-    others = 'hosts = ["muster.example.net"]\nunknown_after = "1h"\n'
+    others = 'hosts = ["Muster.example.net"]\nunknown_after = "1h"\n'
     with serving(directory, hub.connection, tokens + others) as service:
         wait_for(lambda: service.request("/readyz", headers=bearer(READ)).status == 200)
         yield service
