@@ -35,14 +35,13 @@ from edge_agent.observability.conditions import (
 )
 from edge_agent.policy.orders import Effective, effective
 from edge_agent.source.consumer import ConsumerInfo
-from edge_agent.source.replies import delivery_of
 from edge_agent.source.stream_facts import StreamInfo
 from edge_agent.store.read_only import StoreUnreadable, store_reader
 from shared.command_line.tables import visible
 from shared.decoding import WireError
 from shared.instants import SECOND, format_duration
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix
-from shared.nats.stream_messages import delivered
+from shared.nats.stream_messages import delivered, delivery_of
 
 HEARD = "SELECT last_seen_at FROM sender WHERE row_id BETWEEN ? AND ? AND phase = 0 ORDER BY last_seen_at"
 ANYBODY = "SELECT 1 FROM sender WHERE row_id BETWEEN ? AND ? LIMIT 1"

@@ -18,7 +18,6 @@ from nats.aio.msg import Msg
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.source.api import resets_consumers
 from edge_agent.source.consumer import ConsumerInfo
-from edge_agent.source.replies import delivery_of
 from shared.decoding import WireError
 from shared.instants import format_instant
 from shared.nats.jetstream_api import (
@@ -29,6 +28,7 @@ from shared.nats.jetstream_api import (
     api_prefix,
     request_json,
 )
+from shared.nats.stream_messages import delivery_of
 from shared.policy import STREAM, Revision, ScopedRevision, consumer_config, consumer_name, read_scoped_revision
 from shared.tasks import is_cancelled, wait_for_event
 

@@ -18,8 +18,9 @@ from edge_agent.source.api import SourceApi
 from edge_agent.source.consumer import PULL_BYTES, PULL_EXPIRES, PULL_MESSAGES
 from edge_agent.source.holes import Elsewhere, Hole, Holes, Requests
 from edge_agent.source.port import SourceUnavailable
-from edge_agent.source.replies import delivery_numbers, pull_status
+from edge_agent.source.replies import pull_status
 from shared.nats.client import EdgeClient
+from shared.nats.stream_messages import delivery_numbers
 
 PULLS = 4
 LONG_UNASKED = PULL_EXPIRES + 10.0

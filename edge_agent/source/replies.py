@@ -1,46 +1,8 @@
-"""Read what the reply subject of a delivered message says: which it is, when it was stored, what waits behind it."""
+"""Read the status messages by which a server answers pull requests."""
 
 from collections.abc import Mapping
 
 import msgspec
-
-from shared.decoding import WireError
-from shared.identifiers import LARGEST_NUMBER
-
-
-class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """What a delivered message's reply subject says: ``stored_at`` in microseconds, ``pending`` behind it."""
-
-    consumer_sequence: int
-    sequence: int
-    stored_at: int
-    pending: int
-
-
-def delivery_of(reply: str) -> Delivery:
-    """Return what the reply subject of a delivery says; raise WireError if it is the subject of none."""
-    try:
-        return Delivery(*delivery_numbers(reply))
-    except ValueError as error:
-        raise WireError(f"not a delivery: {reply[:100]!r}") from error
-
-
-def delivery_numbers(reply: str) -> tuple[int, int, int, int]:
-    """Return the numbers in the reply subject of a delivery, unnamed, as this is called for each message.
-
-    Raise ValueError if it is the subject of none.
-
-    ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
-    """
-    tokens = reply.split(".")
-    sequence, consumer_sequence, stored_at, pending = tokens[5:] if len(tokens) == 9 else tokens[7:11]
-    first, second, third, fourth = numbers = int(consumer_sequence), int(sequence), int(stored_at) // 1000, int(pending)
-    most = LARGEST_NUMBER
-    # The store keeps 64 bits.
-    if 0 <= first <= most and 0 <= second <= most and 0 <= third <= most and 0 <= fourth <= most:
-        return numbers
-    raise ValueError(f"numbers outside 0 to 2^53: {numbers}")
-
 
 _HEARTBEAT_STATUS = "100"
 _ENDED_STATUSES = ("404", "408")

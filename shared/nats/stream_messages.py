@@ -11,7 +11,8 @@ import msgspec
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.decoding import Count, ReportedInstant
+from shared.decoding import Count, ReportedInstant, WireError
+from shared.identifiers import LARGEST_NUMBER
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, domain_of, request_json
 
 BATCH = 1_000
@@ -55,6 +56,40 @@ async def get_message(
         if error.err_code != NO_SUCH_MESSAGE:
             raise
         return None
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A delivered message as its reply subject names it: ``stored_at`` in microseconds, ``pending`` behind it."""
+
+    consumer_sequence: int
+    sequence: int
+    stored_at: int
+    pending: int
+
+
+def delivery_of(reply: str) -> Delivery:
+    """Return the delivery that a reply subject names; raise WireError if it names none."""
+    try:
+        return Delivery(*delivery_numbers(reply))
+    except ValueError as error:
+        raise WireError(f"not a delivery: {reply[:100]!r}") from error
+
+
+def delivery_numbers(reply: str) -> tuple[int, int, int, int]:
+    """Return the numbers in the reply subject of a delivery, unnamed, as this is called for each message.
+
+    Raise ValueError if it is the subject of none.
+
+    ``$JS.ACK.[<domain>.<account>.]<stream>.<consumer>.<delivered>.<sequence>.<consumer sequence>.<ns>.<pending>``
+    """
+    tokens = reply.split(".")
+    sequence, consumer_sequence, stored_at, pending = tokens[5:] if len(tokens) == 9 else tokens[7:11]
+    first, second, third, fourth = numbers = int(consumer_sequence), int(sequence), int(stored_at) // 1000, int(pending)
+    most = LARGEST_NUMBER
+    # The store keeps 64 bits.
+    if 0 <= first <= most and 0 <= second <= most and 0 <= third <= most and 0 <= fourth <= most:
+        return numbers
+    raise ValueError(f"numbers outside 0 to 2^53: {numbers}")
 
 
 class TemporaryConsumer(msgspec.Struct, frozen=True):

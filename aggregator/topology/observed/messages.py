@@ -10,15 +10,23 @@ from typing import Any, NamedTuple
 import msgspec
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from aggregator.topology.desired.model import Config, StreamKey
 from aggregator.topology.observed.connections import REQUEST_DEADLINE
-from shared.decoding import ReportedInstant
+from shared.decoding import ReportedInstant, WireError
 from shared.identifiers import parse_number
-from shared.instants import SECOND, format_instant, parse_instant
+from shared.instants import format_instant, parse_instant
 from shared.nats import stream_messages
 from shared.nats.jetstream_api import RequestFailed, request, request_json
-from shared.nats.stream_messages import StoredMessage, TemporaryConsumer, delivered, temporary_consumer
+from shared.nats.stream_messages import (
+    Delivery,
+    StoredMessage,
+    TemporaryConsumer,
+    delivered,
+    delivery_of,
+    temporary_consumer,
+)
 
 
 class StreamMessage(NamedTuple):
@@ -79,10 +87,8 @@ async def see_message(
         answer = await request(client, api, b'{"batch":1,"no_wait":true}', REQUEST_DEADLINE)
         if "Status" in (answer.headers or {}):
             return None
-        try:
-            return MessagePlace(answer.metadata.sequence.stream, round(answer.metadata.timestamp.timestamp() * SECOND))
-        except (nats.errors.Error, ValueError, OverflowError) as error:
-            raise RequestFailed(f"{api}: the answer is not a message: {error}") from error
+        found = _delivery(answer, stream)
+        return MessagePlace(found.sequence, found.stored_at)
 
 
 async def _see_directly(client: Client, stream: StreamKey, asked: dict[str, Any], *, may: bool) -> MessagePlace | None:
@@ -153,4 +159,12 @@ async def _delivered(client: Client, stream: StreamKey, consumer: str, count: in
     messages = delivered(client, name, consumer, count, api=place.api, deadline=REQUEST_DEADLINE)
     async with aclosing(messages):
         async for message in messages:
-            yield StreamMessage(message.subject, message.data, message.metadata.sequence.stream)
+            yield StreamMessage(message.subject, message.data, _delivery(message, stream).sequence)
+
+
+def _delivery(message: Msg, stream: StreamKey) -> Delivery:
+    """Return the delivery that the reply subject of a message names; raise RequestFailed if it names none."""
+    try:
+        return delivery_of(message.reply)
+    except WireError as error:
+        raise RequestFailed(f"{stream[1]}: {error}") from error

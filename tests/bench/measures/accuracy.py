@@ -19,10 +19,10 @@ import msgspec
 from edge_agent.simulator.fleet import Fleet, FleetSettings
 from edge_agent.simulator.publisher import PipelinedPublisher, PublishFailed
 from edge_agent.simulator.random_outages import union
-from edge_agent.source.replies import delivery_of
 from shared import wire
 from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
+from shared.nats.stream_messages import delivery_of
 from shared.wire import Advisory
 from tests.bench import observer
 from tests.bench.children import Child

@@ -18,14 +18,13 @@ from edge_agent.core.observation import Observation, ProbeSighting, SourceMessag
 from edge_agent.core.policy import Policy
 from edge_agent.core.records import Emitter, WatermarkContext
 from edge_agent.pair.log import EntryKind, decode_entry
-from edge_agent.source.replies import delivery_of
 from edge_agent.store.decision_log import LOGGED_FORWARDS
 from shared import policy, wire
 from shared.embedded.server import EmbeddedNats
 from shared.identifiers import BlockId, Incarnation, SourcePosition
 from shared.nats.connection import ConnectionSettings, connect
 from shared.nats.jetstream_api import NO_SUCH_STREAM, ApiError, api_prefix, request_json
-from shared.nats.stream_messages import every_message
+from shared.nats.stream_messages import delivery_of, every_message
 from tests.support.core.straight_replay import replay
 from tests.support.faults.fleet import SENDER_HEADER
 from tests.support.faults.stage import FLEET, STREAM, Down, FaultStage
