@@ -17,6 +17,7 @@ from edge_agent.doctor.finding import Finding, Level, bad
 from edge_agent.doctor.pair import check_pair
 from edge_agent.doctor.source import check_source
 from edge_agent.doctor.upstream import check_upstream
+from edge_agent.observability.conditions import SERVER_TOO_OLD
 from shared.command_line.command_group import examples, json_option
 from shared.command_line.tables import wrap_text
 from shared.command_line.terminal import echo, json_text, width
@@ -82,6 +83,15 @@ async def _examine(config_path: Path, columns: int | None) -> Sequence[Finding]:
     return findings
 
 
+def is_known_of_server(finding: Finding, above: Sequence[Finding]) -> bool:
+    """Return True if a doubt about a server was found before, on another block's way to it."""
+    return (
+        finding.level is Level.WARN
+        and finding.condition == SERVER_TOO_OLD.name
+        and any((each.text, each.condition) == (finding.text, finding.condition) for each in above)
+    )
+
+
 async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
     try:
@@ -89,7 +99,7 @@ async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     except SettingsError as error:
         yield bad("settings", str(error), "correct the file; muster-agent check-config reads it too")
         return
-    above = []
+    above: list[Finding] = []
     for finding in check_files(config_path, settings):
         above.append(finding)
         yield finding
@@ -97,6 +107,8 @@ async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
     for visits in (*sources, check_pair(settings), check_upstream(settings)):
         async with aclosing(visits) as findings:
             async for finding in findings:
+                if is_known_of_server(finding, above):
+                    continue
                 above.append(finding)
                 yield finding
     # The last: what it has trouble with is explained by what has failed.

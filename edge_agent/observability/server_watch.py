@@ -74,14 +74,18 @@ class ServerWatch:
     async def run(self) -> None:
         while not is_cancelled():
             await self._links.opened_one(LOOK_EVERY)
+            judged: set[str] = set()
             for opened in self._links.opened:
                 if opened.client.is_established:
-                    await self._look_at(opened)
+                    await self._look_at(opened, judged)
 
-    async def _look_at(self, opened: OpenLink) -> None:
+    async def _look_at(self, opened: OpenLink, judged: set[str]) -> None:
+        """Report the conditions of a link; of a server in ``judged``, where another link leads, only unmet needs."""
         part = opened.part
-        release = release_of(opened.client)
-        unmet = [*filter(None, [unusable(release)]), *doubts(release)]
+        release, url = release_of(opened.client), opened.client.connected_url
+        server = url.netloc.rpartition("@")[2] if url else part
+        unmet = [] if server in judged else [*filter(None, [unusable(release)]), *doubts(release)]
+        judged.add(server)
         unmet += [need.unmet(release[:2]) for need in self._needs.get(part, ()) if release[:2] < need.since]
         self._board.condition(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
         said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]

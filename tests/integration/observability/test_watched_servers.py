@@ -3,11 +3,14 @@
 import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edge_agent.doctor import visit
+from edge_agent.doctor.command import examination
 from edge_agent.observability import server_watch
 from shared.embedded import server as embedded_nats
 from shared.identifiers import AdvisoryKind
@@ -17,6 +20,7 @@ from shared.nats.server_version import Release
 from shared.settings import FilePath
 from tests.support.agent.agent_process import SETTINGS, AgentProcess, deployed
 from tests.support.agent.agent_within import agent_within
+from tests.support.agent.mode_settings import SAMPLING, block
 from tests.support.nats.certificates import Authority
 from tests.support.nats.older_server import OLDER, only_with_an_older_server
 from tests.support.nats.one_server import server_in, settings_for
@@ -115,6 +119,26 @@ async def test_a_server_too_old_for_a_setting_is_told_with_the_settings_name(
         (said,) = [each["what"] for each in found if each["name"] == "server_too_old"]
         needed = "nats-server 2.12 is older than 2.14, which source.create_consumer = false needs: "
         assert said.startswith(needed)
+
+
+async def test_a_server_with_known_holes_is_one_warning_however_many_blocks_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_watch, "release_of", lambda _client: (2, 12, 5))
+    monkeypatch.setattr(visit, "release_of", lambda _client: (2, 12, 5))
+    settings = SETTINGS + block("others", "sample", SAMPLING)
+    async with deployed(tmp_path, settings) as deployment, agent_within(deployment.agent.config):
+        async with aclosing(examination(deployment.agent.config)) as found:
+            said = [each.subject async for each in found if each.condition == "server_too_old"]
+        assert [each for each in said if each != "agent"] == ["source of nodes", "region"]
+
+        async def both_servers_are_named() -> bool:
+            status = await deployment.agent.status_json()
+            subjects = [each["subject"] for each in status["conditions"] if each["name"] == "server_too_old"]
+            are_open = [part["phase"] for part in status["parts"].values()].count("connected") == 3
+            return are_open and "upstream" in subjects and len(subjects) == 2
+
+        await until(both_servers_are_named, "the site's server is named once")
 
 
 @only_with_an_older_server
