@@ -6,7 +6,7 @@ only if a living sender is never silent for that long: the thresholds are compar
 """
 
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
@@ -22,6 +22,7 @@ from edge_agent.config.agent import AgentSettings
 from edge_agent.config.stream import StreamSettings
 from edge_agent.core.intake import Intake
 from edge_agent.core.observation import Batch, Observation, Rejected, RejectReason, SourceMessage, Unopened, excerpt
+from edge_agent.core.payload import DigestRule, content_digest
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.stream_past import StreamFacts
 from edge_agent.doctor.finding import Finding, bad, good, warning
@@ -55,6 +56,10 @@ MOST_MESSAGES = 10_000
 MOST_BYTES = 16 << 20
 PATIENCE = 2.0
 FORGOTTEN_AFTER = 5_000_000_000
+DIGESTS_NEEDED = 10
+_PATHS_OF_CHORIA = (
+    "of Choria's registrations, data.zcontent.facts with inventory_content, data.zcontent with file_content"
+)
 
 
 class Cadence(msgspec.Struct, frozen=True):
@@ -74,7 +79,8 @@ class RegistrationSample(msgspec.Struct, frozen=True):
 
     ``examples`` shows the last message of each of those reasons, ``repeated`` a Nats-Msg-Id of each sender that was
     stored with one more than once; ``message_ids`` are all that were seen.
-    ``unopened`` counts the messages whose senders were not all read.
+    ``unopened`` counts the messages whose senders were not all read. ``digests`` has those of each sender's messages,
+    in order, where the block's settings name content.
     """
 
     sightings: list[tuple[str, int]]
@@ -83,6 +89,7 @@ class RegistrationSample(msgspec.Struct, frozen=True):
     message_ids: set[str]
     repeated: dict[str, str]
     unopened: Counter[Unopened]
+    digests: defaultdict[str, list[int]]
 
     @property
     def message_count(self) -> int:
@@ -104,7 +111,7 @@ async def newest_messages(
         "mem_storage": True,
         **({"filter_subject": block.filter_subject} if block.filter_subject else {}),
     }
-    sample = RegistrationSample([], Counter(), {}, set(), {}, Counter())
+    sample = RegistrationSample([], Counter(), {}, set(), {}, Counter(), defaultdict(list))
     try:
         body = {"stream_name": stream, "config": config}
         info = await visit.ask(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", body, ConsumerInfo)
@@ -119,7 +126,7 @@ async def newest_messages(
 async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, sample: RegistrationSample) -> None:
     source = block.source
     messages = delivered(visit.client, source.stream, consumer, count, api=api_prefix(source.domain), deadline=PATIENCE)
-    intake = Intake(block.sender_rule(), goodbye=block.goodbye.rule())
+    intake = Intake(block.sender_rule(), digest=block.policy.digest_rule(), goodbye=block.goodbye.rule())
     async with aclosing(messages):
         async for message in messages:
             delivery = delivery_of(message.reply)
@@ -135,6 +142,8 @@ async def _read(visit: Visit, block: StreamSettings, consumer: str, count: int, 
                     sample.examples[each.reason] = _example(each.message)
             elif isinstance(taken, Observation):
                 sample.sightings.append((taken.sender_id, delivery.stored_at))
+                if taken.digest:
+                    sample.digests[taken.sender_id].append(taken.digest)
                 if message_id := (message.headers or {}).get(Header.MSG_ID):
                     if message_id in sample.message_ids:
                         sample.repeated[taken.sender_id] = message_id
@@ -175,6 +184,7 @@ async def check_registrations(
     if sample is not None:
         if sample.message_count or not (silence or is_early(info.facts, known, policy.stale_after)):
             findings += _identification(name, sample, policy.stale_after, block.filter_subject)
+        findings += _digested_content(name, sample, block.policy.digest_rule())
         findings += _repeated_ids(name, sample, info.config.duplicate_window // 1_000, policy.stale_after)
         cadence = cadence_of(sample.sightings, f"the stream's last {sample.message_count:,} messages")
         if cadence.interval and block.mode == "sample":
@@ -247,6 +257,23 @@ def _identification(name: str, sample: RegistrationSample, stale_after: int, fil
             "[stream.sender] names messages, or senders register more rarely than the stream keeps what they say"
         )
         yield bad(name, text, "correct [stream.sender]: each message is a new sender now, and soon a stale one")
+
+
+def _digested_content(name: str, sample: RegistrationSample, rule: DigestRule) -> Iterator[Finding]:
+    """Report content that is never there, or that changes with nearly each registration, and so is no change."""
+    pairs = [before != after for digests in sample.digests.values() for before, after in pairwise(digests)]
+    if len(pairs) < DIGESTS_NEEDED:
+        return
+    if set().union(*sample.digests.values()) == {content_digest(b"{}", rule)}:
+        text = f"digest_paths names nothing in {len(pairs):,} registrations: no change in them is forwarded at once"
+        yield warning(name, text, f"correct policy.digest_paths: {_PATHS_OF_CHORIA}")
+    elif (changed := sum(pairs)) >= NEARLY_ALL * len(pairs):
+        text = (
+            f"the content that digest_paths names changed in {changed:,} of {len(pairs):,} registrations: nearly all "
+            "of them are forwarded"
+        )
+        remedy = f"name in policy.digest_paths only what seldom changes: {_PATHS_OF_CHORIA}; or set digest_ignore"
+        yield warning(name, text, remedy)
 
 
 def _repeated_ids(name: str, sample: RegistrationSample, duplicate_window: int, stale_after: int) -> Iterator[Finding]:
