@@ -10,7 +10,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 
 .DEFAULT_GOAL := help
 .PHONY: help demo scenarios test check bench bench-quick docs lock rpm aggregator-rpm rpm-test deb deb-test release-check \
-	soak clean environment
+	soak mutants clean environment
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -71,6 +71,9 @@ deb-test: environment ## Build it, and install, upgrade, remove and purge it on 
 
 release-check: environment ## Build wheel and packages from a clean clone, install and run them (KEEP=DIR keeps them, PACKAGES=: the wheel)
 	@PACKAGES=$(PACKAGES) packaging/release-check.sh
+
+mutants: environment ## Apply each wrong change of tests/mutants/mutations.toml to a copy of the tree: a test must fail (half an hour)
+	@$(BIN)/python -m tests.mutants
 
 clean: ## Remove what tests, checks, builds and the demo leave; .venv and the jars stay
 	@rm -rf build dist demo-run spark-warehouse metastore_db derby.log *.egg-info .mypy_cache .ruff_cache .pytest_cache \

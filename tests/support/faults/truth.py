@@ -1,4 +1,4 @@
-"""Independent judge: what the claimed coverage promises, computed from the stream alone.
+"""Independent judge: the advisories that the claimed coverage promises, computed from the stream alone.
 
 It knows when messages were stored and by which sender, what watermarks cover, when the site's server was made to store
 nothing, and the documented thresholds. It uses neither the tracker nor anything that an agent recorded, so an agent
@@ -104,7 +104,7 @@ class _Walk:
         self._stale_at: int | None = None
 
     def contradictions(self, sender_id: str) -> Iterator[str]:
-        """Yield the first contradiction; what follows it proves nothing."""
+        """Yield the first contradiction; later ones may only follow from it."""
         try:
             for message, following in pairwise([*self._heard, None]):
                 assert message is not None
@@ -130,7 +130,7 @@ class _Walk:
         return advisory.at_us, advisory.at_us
 
     def _take_order(self, message: Heard) -> bool:
-        """Take a retirement that an operator ordered after this message; return False if none is next."""
+        """Consume a retirement that an operator ordered after this message; return False if none is next."""
         if self._is_known and self._waiting and self._waiting[0].by_operator is True:
             found = self._waiting[0]
             if found.sequence == message.sequence and found.value in self._retired_by_order:
@@ -140,7 +140,7 @@ class _Walk:
         return False
 
     def _take_deadline(self, low: int, high: int, following: Heard | None) -> bool:
-        """Take the advisory of the silence before the ``following`` message; return False if there is none."""
+        """Consume the advisory of the silence before the ``following`` message; return False if there is none."""
         if not self._is_known:
             return False
         if self._is_next(following, AdvisoryKind.RETIRED) and self._is_unheard(low):

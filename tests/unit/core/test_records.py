@@ -219,6 +219,21 @@ def test_watermark_is_a_row_of_golden_bytes() -> None:
     )
 
 
+def test_watermark_names_the_store_by_the_instant_at_which_it_began() -> None:
+    named = msgspec.structs.replace(STATE, store_began_at=1_769_817_700_000_002)
+    row = EMITTER.watermark(named, CONTEXT)
+    assert row.payload == GOLDEN_WATERMARK[:-1] + b',"store_began_us":1769817700000002}'
+
+
+def test_watermark_of_an_instant_that_was_claimed_before_claims_the_same() -> None:
+    later = msgspec.structs.replace(
+        STATE, position=SourcePosition("REGISTRATION", PAST, 4712, AT), observed_since=AT, advisory_ordinal=5
+    )
+    assert EMITTER.watermark(later, msgspec.structs.replace(CONTEXT, claim=STATE)).payload == GOLDEN_WATERMARK
+    claim = msgspec.structs.replace(STATE, observed_through=AT - 1)
+    assert EMITTER.watermark(later, msgspec.structs.replace(CONTEXT, claim=claim)).payload != GOLDEN_WATERMARK
+
+
 def test_closing_watermark_vouches_for_the_coverage_that_ended() -> None:
     """The state is the one after the blind span; thresholds, counters and the rest are those of the commit."""
     ended = CloseCoverage(1_769_817_700_000_000, AT, 4, STATE.position)

@@ -193,6 +193,18 @@ def test_a_sender_asked_for_is_forwarded_once_and_a_retired_one_is_new_again() -
     assert site.tracker.state.asked_for == ()
 
 
+def test_an_order_to_forward_a_sender_ends_when_the_sender_is_retired() -> None:
+    hub = Hub()
+    site = Site(hub)
+    site.hears("web1", 0)
+    hub.says(DUB1, ForwardSender("web1"))
+    site.obeys()
+    assert "web1" in site.tracker.state.asked_for
+    hub.says(DUB1, RetireSender("web1"))
+    site.obeys()
+    assert "web1" not in site.tracker.state.asked_for
+
+
 def test_a_straight_run_with_the_recorded_inputs_decides_the_same() -> None:
     hub = Hub()
     site = Site(hub)
