@@ -50,8 +50,8 @@ LOOK_EVERY = 2.0
 IDLE = 0.2
 """Seconds before an archive that had nothing new is asked again."""
 PAUSES = (0.5, 1.0, 2.0, 5.0)
-BATCH_BYTES = 6 << 20
-"""Two batches are in memory at once. Usual records reach the bound of their number first."""
+BATCH_BYTES = 3 << 20
+"""Two batches are in memory at once, which shows where records are large: with 6 MiB, those of 900 kB took 32 MB."""
 TURN = 0.02
 """Seconds of folding before the event loop runs other tasks."""
 REST = 4.0
