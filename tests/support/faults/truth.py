@@ -28,6 +28,7 @@ from msgspec import UNSET
 
 from shared import wire
 from shared.identifiers import AdvisoryKind
+from shared.instants import LATEST
 from shared.subjects import advisory_subject, watermark_subject
 from shared.wire import Advisory
 from tests.support.faults.evidence import Evidence
@@ -72,7 +73,7 @@ def messages_by_sender(evidence: Evidence) -> dict[str, list[Heard]]:
     for by_agent, message in evidence.messages:
         latest = max(latest, message.stored_at)
         repeated = [end for begin, end in evidence.shown_twice if begin <= message.stored_at <= end]
-        if sender_id := evidence.published_by.get(message.sequence, by_agent):
+        if sender_id := evidence.published_by.get(message.sequence) or by_agent:
             heard[sender_id].append(Heard(message.sequence, latest, max([latest, *repeated])))
     return heard
 
@@ -97,7 +98,9 @@ class _Walk:
         self._policy = evidence.policy
         self._retired_by_order = evidence.retired_by_order
         self._refusals = [down for down in evidence.downs if down.refuses]
-        self._spans = spans
+        # The agent may decide more before it ends than its last watermark covers.
+        self._spans = [*spans[:-1], *(Span(since, LATEST) for since, _ in spans[-1:])]
+        self._claimed_through = spans[-1].through if spans else 0
         self._heard = heard
         self._waiting = deque(advisories)
         self._is_known = False
@@ -151,10 +154,10 @@ class _Walk:
         bounds = self._stale_bounds(low, high) if self._stale_at is None else self._retired_bounds(self._stale_at)
         if bounds is None:
             return False
-        if following is not None and bounds[0] >= following.high:
-            return False
-        # Where the clock was set back, either may have come first.
-        if following is not None and bounds[1] >= following.low and not self._is_next(following, kind):
+        # Where the clock was set back, either may have come first; beyond the last watermark, nothing is promised.
+        is_certain = bounds[1] < self._claimed_through and (following is None or bounds[1] < following.low)
+        is_late = following is not None and bounds[0] >= following.high
+        if is_late or not (is_certain or self._is_next(following, kind)):
             return False
         advisory = self._take(kind, *bounds)
         self._is_known = kind is AdvisoryKind.STALE
