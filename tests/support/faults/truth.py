@@ -13,7 +13,7 @@ Invariants, for each sender and each covered span ``[since, through]``:
 4. Nothing else exists. An order of the operator may retire a sender; a sender that the stream refused is retired
    as unheard instead of called stale.
 5. No span covers time of which the stream shows nothing: longer than twice ``blind_after`` between two messages.
-6. Time in which messages follow one another closely is covered, except around times when the server stored nothing.
+6. Time in which messages follow one another closely is covered, if the server always stored and its clock is steady.
 
 A clock that is set back shows the same time twice; a message stored meanwhile counts somewhere in that time, so an
 instant is an interval ``[low, high]`` here.
@@ -216,10 +216,8 @@ def _wrong_spans(evidence: Evidence, spans: Sequence[Span]) -> Iterator[str]:
         for since, through in spans:
             if is_quiet and since < later and earlier + policy.blind_after < through:
                 yield f"coverage from {since} to {through} includes {later - earlier} us without a message"
-    for started_at, ended_at in _uncovered(stored_at, spans, policy.blind_after):
-        # Reports of a refusal reach the agent late, and so do those of its end.
-        near = (started_at - policy.stale_after, ended_at + policy.blind_after)
-        if not any(down.started_at < near[1] and near[0] < down.ended_at for down in evidence.downs):
+    if not (evidence.downs or evidence.shown_twice):
+        for started_at, ended_at in _uncovered(stored_at, spans, policy.blind_after):
             yield f"no coverage from {started_at} to {ended_at}, though messages followed one another"
 
 
