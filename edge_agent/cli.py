@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -90,11 +91,13 @@ def run(debug: bool, config_path: Path, log_format: LogFormat) -> None:
 @cli.command("check-config", epilog=examples("muster-agent check-config --config agent.toml"))
 @config_option
 def check_config(config_path: Path) -> None:
-    """Read the settings file and say what is wrong with it, or what will be in effect, defaults included.
+    """Check the settings file: print an error in it, or all settings in effect, defaults included.
 
-    Looks at nothing but the file: muster-agent doctor looks at the rest. Ends with 0, or 1 where something is wrong.
+    Warns if there is no place for the store here; muster-agent doctor looks at the rest. Ends with 0, or 1 if the
+    file is wrong.
     """
     from edge_agent.config.effective import render_settings, toml_value
+    from edge_agent.store.files import StoreUnusable, check_place
 
     settings = agent.load(config_path)
     echo(f"{config_path}: good")
@@ -110,6 +113,13 @@ def check_config(config_path: Path) -> None:
             prose=True,
         )
     echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}", prose=True)
+    try:
+        # A directory that this user may not enter is the doctor's to judge.
+        with suppress(OSError):
+            check_place(Path(settings.store.path))
+    except StoreUnusable as error:
+        # No failure: the service manager may make the directory at the first start, and the agent may run elsewhere.
+        echo(f"  warning: the agent would not start here: {error}", prose=True)
     echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 
 

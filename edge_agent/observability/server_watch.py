@@ -74,22 +74,25 @@ class ServerWatch:
     async def run(self) -> None:
         while not is_cancelled():
             await self._links.opened_one(LOOK_EVERY)
-            judged: set[str] = set()
+            at, judged = now(), set[str]()
             for opened in self._links.opened:
                 if opened.client.is_established:
-                    await self._look_at(opened, judged)
+                    await self._look_at(opened, at, judged)
 
-    async def _look_at(self, opened: OpenLink, judged: set[str]) -> None:
-        """Report the conditions of a link; of a server in ``judged``, where another link leads, only unmet needs."""
+    async def _look_at(self, opened: OpenLink, at: int, judged: set[str]) -> None:
+        """Report the conditions of a link; servers and expiring files in ``judged`` were reported of another link."""
         part = opened.part
         release, url = release_of(opened.client), opened.client.connected_url
         server = url.netloc.rpartition("@")[2] if url else part
-        unmet = [] if server in judged else [*filter(None, [unusable(release)]), *doubts(release)]
-        judged.add(server)
+        is_judged = server in judged
+        unmet = [] if is_judged else [*filter(None, [unusable(release)]), *doubts(release)]
         unmet += [need.unmet(release[:2]) for need in self._needs.get(part, ()) if release[:2] < need.since]
         self._board.condition(conditions.SERVER_TOO_OLD, part)("; ".join(unmet))
-        said = [*own_expiries(opened.settings, now()), await self._expiry_of_server(opened)]
-        self._board.condition(conditions.CERTIFICATE_EXPIRES, part)("; ".join(filter(None, said)))
+        expiring = [text for text in own_expiries(opened.settings, at) if text not in judged]
+        judged.update((server, *expiring))
+        if not is_judged and (text := await self._expiry_of_server(opened)):
+            expiring.append(text)
+        self._board.condition(conditions.CERTIFICATE_EXPIRES, part)("; ".join(expiring))
 
     async def _expiry_of_server(self, opened: OpenLink) -> str:
         shown = opened.client.peer_certificate

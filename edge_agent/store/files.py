@@ -241,15 +241,20 @@ def _open(path: Path) -> TextIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a")
 
 
+def check_place(path: Path) -> None:
+    """Raise StoreUnusable if no agent would open a store at ``path``; raise OSError if the place cannot be read."""
+    if not path.parent.exists():
+        raise StoreUnusable(f"store {path}: there is no directory {path.parent}; {DIRECTORY_REMEDY}")
+    if links := links_of(path):
+        raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
+
+
 @contextmanager
 def hold_of(path: Path) -> Iterator[Hold]:
     """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
     lock = lock_of(path)
     try:
-        if not path.parent.exists():
-            raise StoreUnusable(f"store {path}: there is no directory {path.parent}; {DIRECTORY_REMEDY}")
-        if links := links_of(path):
-            raise StoreUnusable(f"store {path}: {links[0]}; {LINK_REMEDY}")
+        check_place(path)
         file = _open(lock)
     except OSError as error:
         raise StoreUnusable(f"store {path}: {reason_of(error, path)}; {OWNER}") from error

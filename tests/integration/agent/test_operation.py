@@ -247,6 +247,21 @@ async def test_wrong_settings_are_refused_in_one_clear_line(
     assert not agent.store.exists()
 
 
+async def test_check_config_warns_of_the_store_that_run_refuses(tmp_path: Path) -> None:
+    text = SETTINGS.format(upstream="nats://127.0.0.1:1", source="nats://127.0.0.1:1", listen="")
+    agent = AgentProcess(tmp_path / "agent.toml")
+    mistyped = tmp_path / "agnet" / "agent.db"
+    agent.config.write_text(text.replace('path = "agent.db"', f'path = "{mistyped}"'))
+    code, _, errors = await agent.run_command("run", "--config", str(agent.config))
+    refused = errors.removeprefix("muster-agent: ").strip()
+    assert code == 1
+    assert refused.startswith(f"store {mistyped}: there is no directory {mistyped.parent}; ")
+    code, output, errors = await agent.run_command("check-config", "--config", str(agent.config))
+    assert (code, errors) == (0, "")
+    assert f"  warning: the agent would not start here: {refused}" in output.splitlines()
+    assert not mistyped.parent.exists()
+
+
 async def test_a_second_agent_on_the_same_store_is_refused_and_the_first_goes_on(deployment: Deployment) -> None:
     await until_running(deployment)
     code, output, errors = await deployment.agent.run_command("run", "--config", str(deployment.agent.config))
