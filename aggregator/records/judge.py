@@ -27,6 +27,7 @@ from shared.policy import DeclareMaintenance, Revision, Scope, decode_revision, 
 from shared.subjects import BLOCKS_PER_SITE, ROOT, RecordType, parse_subject
 from shared.wire import (
     CHORIA_EVENTS,
+    SENDER_LIMIT,
     Advisory,
     ChoriaAdvisory,
     Watermark,
@@ -272,9 +273,14 @@ def judged_revision(payload: bytes) -> Revision | QuarantineReason:
 
 @_quarantines
 def judged_registration(
-    origin: str | None, source: str | None, block_id: BlockId
+    origin: str | None, source: str | None, sender: str | None, block_id: BlockId
 ) -> RegistrationOrigin | QuarantineReason:
-    """Return what the headers ``Muster-Origin`` and ``Choria-SR-Source`` say, or the reason to quarantine."""
+    """Return the origin of a registration, or the reason to quarantine it.
+
+    The headers are ``Muster-Origin``, ``Choria-SR-Source`` and ``Muster-Sender``.
+    """
+    if sender is not None and len(sender) > SENDER_LIMIT:
+        return QuarantineReason.NOT_DECODABLE
     parts = (source or "").split(" ")
     try:
         named, _, sequence = parse_origin_header(origin or "")

@@ -34,7 +34,7 @@ from shared.policy import (
     parse_policy_subject,
 )
 from shared.subjects import RecordType, parse_subject
-from shared.wire import SENDER_LIMIT, Watermark
+from shared.wire import Watermark
 
 POLICY_RECORD: Final = "policy"
 _COUNTS = pa.map_(pa.string(), pa.int64())
@@ -128,9 +128,7 @@ def _found(
     if record == RecordType.WATERMARK:
         return judged_watermark(payload, block_id, archived_at - REACH)
     origin, source, _, sender = headers
-    if sender is not None and len(sender) > SENDER_LIMIT:
-        return QuarantineReason.NOT_DECODABLE
-    return judged_registration(origin, source, block_id)
+    return judged_registration(origin, source, sender, block_id)
 
 
 def columns(judged: Iterable[Judged]) -> list[pa.Array]:
