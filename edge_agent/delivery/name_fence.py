@@ -296,10 +296,12 @@ class NameFence:
     def takes_denial(self, reason: str) -> bool:
         """Return True if a read has caused a permission violation, and end that read."""
         # Over a slow link it may come long after the question was given up.
-        self._refused = next((subject for subject in self._asked if is_denied(subject, reason)), "")
-        if self._refused:
+        refused = next((subject for subject in self._asked if is_denied(subject, reason)), "")
+        if refused:
+            # A later denial of another subject must not replace it before the read has noticed.
+            self._refused = refused
             self._denied.set()
-        return bool(self._refused)
+        return bool(refused)
 
     # For shipments
 

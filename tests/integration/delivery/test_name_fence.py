@@ -19,12 +19,15 @@ from edge_agent.delivery.shipment import Answer, Form, Outcome, Shipment
 from edge_agent.runtime.links import max_payload_of
 from shared.embedded import server
 from shared.nats.connection import ConnectionSettings, connect
+from shared.subjects import watermark_subject
+from shared.tasks import cancel_all
 from shared.wire import encode
 from tests.support.delivery.fleet_region import Region, fence_of, running_region
 from tests.support.delivery.watermark_records import watermark_of
 from tests.support.nats.linked_server import DEADLINE
 from tests.support.nats.older_server import OLDER, only_with_an_older_server
 from tests.support.store import store_batches
+from tests.support.store.store_batches import BLOCK_ID
 from tests.support.waiting import until
 
 EARLIER, LATER = (boot_id(at, bytes(10)) for at in (1_000_000, 2_000_000))
@@ -209,3 +212,18 @@ async def stored_conditions(region: Region) -> Mapping[int, str]:
     return {
         each.sequence: each.headers[BEHIND_HEADER] for each in await region.stored() if BEHIND_HEADER in each.headers
     }
+
+
+async def test_a_denied_read_names_its_subject_also_when_another_denial_follows_at_once(region: Region) -> None:
+    asked = watermark_subject(BLOCK_ID)
+    reasons: list[str] = []
+    client = await connect(ConnectionSettings(servers=(region.link.url,)), name="run", deadline=DEADLINE)
+    fence = fence_of(client, report=lambda _phase, reason: reasons.append(reason))
+    running = asyncio.create_task(fence.run())
+    await asyncio.sleep(0)
+    for subject, is_ours in ((asked.lower(), True), ("$js.api.stream.info.registration", False)):
+        assert fence.takes_denial(f'nats: permissions violation for publish to "{subject}"') is is_ours
+    await until(lambda: reasons, "it reports that it cannot read")
+    assert reasons[0].startswith(f"not permitted: publish on {asked}; ")
+    await cancel_all([running])
+    await client.close()

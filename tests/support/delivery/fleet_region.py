@@ -96,12 +96,12 @@ async def running_region(
         yield Region(server, client, link)
 
 
-def fence_of(client: Client, run: str = "run") -> NameFence:
+def fence_of(
+    client: Client, run: str = "run", report: Callable[[str, str], None] = lambda _phase, _why: None
+) -> NameFence:
     """Make the fence that a run of the agent of ``BLOCK`` has."""
     blocks = {watermark_subject(BLOCK_ID): FencedBlock(BLOCK_ID)}
-    return NameFence(
-        (client, api_prefix()), AgentRun("a", run, 1.0), blocks, lambda _phase, _why: None, EarlierStores()
-    )
+    return NameFence((client, api_prefix()), AgentRun("a", run, 1.0), blocks, report, EarlierStores())
 
 
 @asynccontextmanager
