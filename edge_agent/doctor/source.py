@@ -24,7 +24,7 @@ from edge_agent.source.stream_facts import StreamInfo
 from shared.instants import format_duration
 from shared.nats.connection import ConnectFailed
 from shared.nats.jetstream_api import NO_SUCH_CONSUMER, NO_SUCH_STREAM, ApiError, RequestFailed, api_prefix
-from shared.nats.server_version import release_of, unusable, version_of
+from shared.nats.server_version import version_of
 from shared.sizes import format_size
 
 _LOOK_AT_LINK = "look at the server that holds what it copies from, and at the link there: nats stream info shows both"
@@ -87,8 +87,6 @@ def _of_retention(visit: Visit, name: str, block: StreamSettings, retention: str
 
 
 def _no_stream(visit: Visit, name: str, stream: str, subject: str, error: Exception) -> Finding:
-    if why := unusable(release_of(visit.client)):
-        return bad(name, why, _UPGRADE, conditions.SERVER_TOO_OLD)
     if visit.is_denied(subject):
         return visit.refusal(name, subject, "source.stream or source.domain", conditions.PERMISSION_DENIED)
     kind = conditions.STREAM_NOT_READ

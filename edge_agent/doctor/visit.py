@@ -147,6 +147,8 @@ async def check_servers(
     async def attempt(server: str) -> Finding | None:
         try:
             async with open_visit(settings, msgspec.structs.replace(connection, servers=(server,))) as visit:
+                if why := unusable(release_of(visit.client)):
+                    return bad(subject, f"{server}: {why}", kinds.SERVER_TOO_OLD.remedy, kinds.SERVER_TOO_OLD)
                 began = time.monotonic()
                 await visit.client.flush(int(CONNECT_DEADLINE))
                 spent = (time.monotonic() - began) * 1000
@@ -176,8 +178,6 @@ def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -
     """Say what a server is too old for, and that its certificate expires soon."""
     release = release_of(visit.client)
     version = release[:2]
-    if why := unusable(release):
-        yield bad(subject, f"{server}: {why}", kinds.SERVER_TOO_OLD.remedy, kinds.SERVER_TOO_OLD)
     for why in doubts(release):
         yield warning(subject, f"{server}: {why}", kinds.SERVER_TOO_OLD.remedy, kinds.SERVER_TOO_OLD)
     for need in needs:

@@ -119,19 +119,22 @@ def unusable(release: Release) -> str:
 
 
 def doubts(release: Release, *, is_policys_hub: bool = False) -> Iterator[str]:
-    """Yield one line for each reason to upgrade a server that can be used.
+    """Yield one line for each reason to upgrade a server that can be used; none for one that is ``unusable``.
 
     >>> list(doubts((2, 12, 5)))
     ['nats-server 2.12.5 has known security holes (2.11.15 and 2.12.6 are the oldest without): upgrade it']
-    >>> list(doubts((2, 14, 2), is_policys_hub=True))
-    ["the hub's nats-server 2.14.2 never delivers its policy to regions: upgrade it to 2.14.4 or newer"]
+    >>> list(doubts((2, 9, 10)))
+    []
     """
+    if unusable(release):
+        return
     if any(release < safe and (release[:2] == safe[:2] or safe == SAFE[0]) for safe in SAFE):
         without = " and ".join(map(release_text, SAFE))
         yield f"{_named(release)} has known security holes ({without} are the oldest without): upgrade it"
     if is_policys_hub and _POLICY_LOST[0] <= release < _POLICY_LOST[1]:
         fixed = release_text(_POLICY_LOST[1])
-        yield f"the hub's {_named(release)} never delivers its policy to regions: upgrade it to {fixed} or newer"
+        regions = "regions with accounts of their own, as render writes them"
+        yield f"the hub's {_named(release)} never delivers its policy to {regions}: upgrade it to {fixed} or newer"
 
 
 def _named(release: Release) -> str:

@@ -101,7 +101,7 @@ def summary(plan: Plan) -> str:
     )
     if plan.refused:
         count = len(plan.refused)
-        text += f"; {count} {'copies are' if count > 1 else 'copy is'} refused: apply changes nothing"
+        text += f"; {count} refused: apply changes nothing"
     if plan.destructive:
         text += f"; {len(plan.destructive)} of them destructive: apply asks for --force"
     return text

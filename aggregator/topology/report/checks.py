@@ -55,8 +55,9 @@ def check(
         *(Kind.UNREACHABLE.of(str(place), reason) for place, reason in found.unreachable.items()),
         # Of all, wanted or only copied: nobody knows how it is.
         *(Kind.NO_ANSWER.of(str(key[0]), silence(key, found)) for key in sorted(found.silent)),
-        *_streams(wanted, found),
+        # Before its streams, which apply does not create there.
         *(Kind.SERVER_TOO_OLD.of(str(place), why) for place, why in unusable_servers(found)),
+        *_streams(wanted, found),
         *(Kind.SERVER_TOO_OLD.of(str(place), why, Severity.WARNING) for place, why in server_doubts(wanted, found)),
         *_harms(wanted, found),
         *_refused(wanted, found),

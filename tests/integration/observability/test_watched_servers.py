@@ -128,22 +128,29 @@ async def test_a_server_too_old_for_a_setting_is_told_with_the_settings_name(
         assert said.startswith(needed)
 
 
-async def test_a_server_with_known_holes_is_one_warning_however_many_blocks_lead_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("release", "subjects"),
+    [
+        pytest.param((2, 12, 5), ["source of nodes", "region"], id="has known holes"),
+        pytest.param((2, 9, 10), ["source of nodes", "source of others", "region"], id="cannot be used"),
+    ],
+)
+async def test_an_old_server_is_one_warning_or_one_failure_for_each_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: Release, subjects: list[str]
 ) -> None:
-    monkeypatch.setattr(server_watch, "release_of", lambda _client: (2, 12, 5))
-    monkeypatch.setattr(visit, "release_of", lambda _client: (2, 12, 5))
+    monkeypatch.setattr(server_watch, "release_of", lambda _client: release)
+    monkeypatch.setattr(visit, "release_of", lambda _client: release)
     settings = SETTINGS + block("others", "sample", SAMPLING)
     async with deployed(tmp_path, settings) as deployment, agent_within(deployment.agent.config):
         async with aclosing(examination(deployment.agent.config)) as found:
             said = [each.subject async for each in found if each.condition == "server_too_old"]
-        assert [each for each in said if each != "agent"] == ["source of nodes", "region"]
+        assert [each for each in said if each != "agent"] == subjects
 
         async def both_servers_are_named() -> bool:
             status = await deployment.agent.status_json()
-            subjects = [each["subject"] for each in status["conditions"] if each["name"] == "server_too_old"]
+            named = [each["subject"] for each in status["conditions"] if each["name"] == "server_too_old"]
             are_open = [part["phase"] for part in status["parts"].values()].count("connected") == 3
-            return are_open and "upstream" in subjects and len(subjects) == 2
+            return are_open and "upstream" in named and len(named) == 2
 
         await until(both_servers_are_named, "the site's server is named once")
 

@@ -278,7 +278,7 @@ def test_a_region_that_gathers_another_of_the_file_is_not_begun_with(
     archive["sources"] = [*unconfined, archive["sources"][1]]
     todo = plan(wanted, found)
     assert (len(todo.refused), len(todo.warnings)) == (is_refused, not is_refused)
-    assert ("1 copy is refused: apply changes nothing" in format_plan(todo)) is is_refused
+    assert ("; 1 refused: apply changes nothing" in format_plan(todo)) is is_refused
     said = [each.text for each in check(topology(), wanted, found, Evidence(), Limits())]
     assert any(each.endswith(": until then apply changes nothing") for each in said) is is_refused
 

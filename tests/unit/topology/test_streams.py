@@ -278,7 +278,7 @@ def test_copies_that_nats_does_not_keep_its_word_on_are_refused_with_the_reason(
     interest = (ORDERS + COPY).replace('"ORDERS.*"]\n', '"ORDERS.*"]\nretention = "interest"\n')
     (line,) = plan(desired(topology(interest)), nothing()).refused
     assert "COPY shall copy ORDERS of hub, whose retention is interest" in line
-    assert "1 copy is refused: apply changes nothing" in format_plan(plan(desired(topology(text)), nothing()))
+    assert "; 1 refused: apply changes nothing" in format_plan(plan(desired(topology(text)), nothing()))
 
 
 @pytest.mark.parametrize(
