@@ -3,6 +3,7 @@
 import hashlib
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from shared.instants import HOUR, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
@@ -337,11 +338,18 @@ def test_a_view_that_failed_to_load_is_asked_for_again(
     with serving(tmp_path, hub.connection, SETTINGS) as service:
         service.wait_through(1)
         reader = Reader(started, service.port)
-        questions = re.compile("/api/v1/(?!events)")
-        reader.context.route(questions, lambda route: route.fulfill(status=503, json={"error": "busy"}))
+        questions, asked = re.compile("/api/v1/(?!events)"), Counter[str]()
+
+        def fail(route: Route) -> None:
+            asked[route.request.url] += 1
+            route.fulfill(status=503, json={"error": "busy"})
+
+        reader.context.route(questions, fail)
         page = reader.open(address)
         expect(page.locator("#live")).to_have_text("live")
-        expect(page.locator(".failed")).to_contain_text("busy")
+        expect(page.locator(".failed")).to_have_text(" Not loaded: busy. Trying again.")
+        page.wait_for_timeout(1_500)
+        assert max(asked.values()) <= 12, asked
         reader.context.unroute(questions)
         expect(page.locator(".failed")).to_have_count(0)
         expect(page.locator("h1")).to_have_text(shown)

@@ -7,6 +7,12 @@ export class Refused extends Error {
   }
 }
 
+/** Between two attempts to load what failed, in milliseconds. */
+export const AGAIN = 5_000;
+
+/** True if a later attempt may succeed: other answers (401, 404) are no fault of the service's. */
+export const isPassing = ({ status }) => !status || status === 429 || status >= 500;
+
 /** Get `/api/v1/<path>`; parameters that are empty are left out. */
 export function get(path, parameters = {}, signal = undefined) {
   const asked = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined));

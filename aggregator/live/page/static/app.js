@@ -1,7 +1,7 @@
 // The page: which view an address means, what is open, and whether what one sees is still live.
 
 import { advisoriesPage } from "./advisories.js";
-import { get } from "./api.js";
+import { AGAIN, get, isPassing } from "./api.js";
 import { hubNow, setHubTime } from "./clock.js";
 import { h, instant, shape, show } from "./dom.js";
 import { fleetPage } from "./fleet.js";
@@ -25,8 +25,6 @@ const main = document.querySelector("main");
 const pill = document.querySelector("#live");
 const lost = document.querySelector("#lost");
 const spoken = document.querySelector("#spoken");
-// Between two attempts to load a view that failed, in milliseconds.
-const AGAIN = 5_000;
 let view = null;
 let visit = 0;
 let again = 0;
@@ -92,10 +90,9 @@ async function load() {
   } catch (error) {
     if (mine !== visit || error.name === "AbortError") return;
     main.querySelector(".failed")?.remove();
-    main.prepend(h("p", { class: "failed note", role: "alert" }, shape("unknown"), ` ${error.message}`));
-    // An answer that is no fault of the service's (401, 404) stays as it is.
-    const { status } = error;
-    if (!status || status === 429 || status >= 500) again = setTimeout(load, AGAIN);
+    const text = isPassing(error) ? `Not loaded: ${error.message.replace(/\.?$/, ".")} Trying again.` : error.message;
+    main.prepend(h("p", { class: "failed note", role: "alert" }, shape("unknown"), ` ${text}`));
+    if (isPassing(error)) again = setTimeout(load, AGAIN);
   }
   if (mine === visit) retitle();
 }

@@ -2,6 +2,7 @@
 //
 // Rows are asked for by their place, a page at a time; assistive technology learns the place of each from aria-rowindex.
 
+import { AGAIN, isPassing } from "./api.js";
 import { h, show } from "./dom.js";
 import { number } from "./text.js";
 
@@ -62,6 +63,13 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
     for (const index of inSight()) fetchPage(index);
   }
 
+  /** Forget a failure, and the wait that it caused. */
+  function accept() {
+    if (failed) clearTimeout(fetching);
+    if (failed) fetching = 0;
+    failed = null;
+  }
+
   async function fetchPage(index, fresh = false) {
     if (pages.has(index) && !fresh) return;
     if (!pages.has(index)) pages.set(index, []);
@@ -69,7 +77,7 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
     try {
       const answer = await load(index * PAGE, PAGE, signal);
       if (signal.aborted) return;
-      failed = null;
+      accept();
       pages.set(index, answer.rows);
       total = answer.total;
       for (const known of pages.keys()) {
@@ -89,8 +97,10 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
   function draw() {
     const from = Math.max(0, Math.min(first() - MARGIN, total - 1));
     const to = Math.min(total, from + room() + 2 * MARGIN);
-    if (!pages.size) fetchPage(0);
-    else if (!fetching) fetching = setTimeout(fetchInSight, HURRY);
+    // A service that fails is not asked again at once.
+    if (!pages.size && !failed) fetchPage(0);
+    else if (!failed) fetching ||= setTimeout(fetchInSight, HURRY);
+    else if (isPassing(failed)) fetching ||= setTimeout(fetchInSight, AGAIN);
     show(said, failed ? failed.message : total ? `${number(total)} in all` : pages.get(0) ? empty : "Loading…");
     table.setAttribute("aria-rowcount", total + 1);
     const now = `${from} ${to}`;
@@ -141,6 +151,7 @@ export function longTable({ label, columns, load, empty = "Nothing." }) {
     restart() {
       asked.abort();
       asked = new AbortController();
+      accept();
       pages = new Map();
       total = 0;
       drawn = "";
