@@ -113,12 +113,14 @@ def check_config(config_path: Path) -> None:
             prose=True,
         )
     echo(f"  upstream: {', '.join(settings.upstream.servers)}; store: {settings.store.path}", prose=True)
+    path = Path(settings.store.path)
     try:
-        # A directory that this user may not enter is the doctor's to judge.
+        # The service makes the default directory at its first start; one that this user may not enter is the doctor's.
         with suppress(OSError):
-            check_place(Path(settings.store.path))
+            if path.parent != Path(agent.StoreSettings().path).parent:
+                check_place(path)
     except StoreUnusable as error:
-        # No failure: the service manager may make the directory at the first start, and the agent may run elsewhere.
+        # No failure: the file may be for another host.
         echo(f"  warning: the agent would not start here: {error}", prose=True)
     echo(f"\nIn effect, defaults included:\n\n{render_settings(settings)}")
 

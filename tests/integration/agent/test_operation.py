@@ -260,6 +260,9 @@ async def test_check_config_warns_of_the_store_that_run_refuses(tmp_path: Path) 
     assert (code, errors) == (0, "")
     assert f"  warning: the agent would not start here: {refused}" in output.splitlines()
     assert not mistyped.parent.exists()
+    agent.config.write_text(text.replace('path = "agent.db"', ""))
+    _, output, _ = await agent.run_command("check-config", "--config", str(agent.config))
+    assert "warning" not in output, "the service makes the directory of the default"
 
 
 async def test_a_second_agent_on_the_same_store_is_refused_and_the_first_goes_on(deployment: Deployment) -> None:
