@@ -1,1 +1,1 @@
-"""Show the tables to people: one self-contained page, readable by someone who never heard of Muster."""
+"""Show the tables to people: one self-contained page that needs no knowledge of Muster."""

@@ -1,14 +1,26 @@
-"""Name every figure of the page: what the reader fills in, and what the sections write. Pure.
+"""Name every figure of the page: the reader fills them in, the sections write them. Pure.
 
 Durations and instants are microseconds. ``SenderTimes`` are sums over senders ("sender time"): two senders that are
 down for an hour are two hours of it.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aggregator.lakehouse.page.grouping import Grouping
 from aggregator.lakehouse.page.period import Grid, Period
+
+ENDINGS: Final[dict[str | None, str]] = {
+    "recovered": "came back",
+    "new": "came back as a new sender",
+    "rebuilt": "was there when a lost store was rebuilt",
+    "retired": "never came back: forgotten",
+    "lost_store": "unknown: its agent lost its store",
+    "unheard": "unknown: its stream no longer listens where it publishes",
+    "stale": "fell silent again",
+    "import_gap": "unknown: what was imported has a gap here",
+    "import_end": "down to the end of what was imported",
+}
 
 
 class SenderTimes(NamedTuple):
@@ -21,20 +33,30 @@ class SenderTimes(NamedTuple):
 
     @property
     def known(self) -> int:
-        """Give what somebody watched."""
+        """The watched time."""
         return self.up + self.down
 
     @property
     def lived(self) -> int:
-        """Give all of it but maintenance, which counts in no figure."""
+        """All of it but maintenance, which counts in no figure."""
         return self.up + self.down + self.unknown
+
+    @property
+    def share(self) -> int:
+        """Availability in hundredths of a per cent, -1 where nothing is known."""
+        return self.up * 10_000 // self.known if self.known else -1
+
+    @property
+    def is_eventful(self) -> bool:
+        """True if a sender was anything but up."""
+        return self.up < self.lived or self.maintenance > 0
 
     def plus(self, *others: "SenderTimes") -> "SenderTimes":
         return SenderTimes(*map(sum, zip(self, *others, strict=True)))
 
 
 class Cell(NamedTuple):
-    """What the senders of one group did in one window."""
+    """The sender time of one group in one window."""
 
     place: str
     name: str
@@ -46,7 +68,7 @@ class Group(NamedTuple):
     """Senders that the page shows as one, over the whole period: by default those of a site.
 
     ``place`` is the region of a site, else "". ``name`` is "" for senders whose names have no part to group them by.
-    ``heard_through``: until when a site of them was watched, None: never in the period.
+    ``heard_through`` is the last watched instant of its sites, None if there is none in the period.
     """
 
     place: str
@@ -55,6 +77,10 @@ class Group(NamedTuple):
     times: SenderTimes
     outage_count: int
     heard_through: int | None
+
+    @property
+    def title(self) -> str:
+        return self.name or "other names"
 
 
 class BlockFigures(NamedTuple):
@@ -82,17 +108,31 @@ class Site(NamedTuple):
 
     @property
     def heard_through(self) -> int | None:
-        """Give until when it was watched, None: never in the period."""
+        """The last watched instant, None if there is none in the period."""
         return max((block.heard_through for block in self.blocks if block.heard_through is not None), default=None)
 
     @property
+    def ended_at(self) -> int:
+        """The end of its last block; a time in which the source of an import did not watch belongs to it."""
+        return max(block.ended_at for block in self.blocks)
+
+    @property
     def imported(self) -> bool:
-        """Tell whether all that is told of it is another system's history."""
+        """True if all of it is another system's history."""
         return bool(self.blocks) and all(block.imported for block in self.blocks)
 
     @property
     def group(self) -> Group:
         return Group(self.region, self.site, self.sender_count, self.times, self.outage_count, self.heard_through)
+
+    def absences(self, period: Period) -> list[Period]:
+        """Return the spans of the period before its first block, between its blocks and after the last."""
+        found, at = [], period.started_at
+        for block in sorted(self.blocks, key=lambda block: block.started_at):
+            if block.started_at > at:
+                found.append(Period(at, block.started_at))
+            at = max(at, block.ended_at)
+        return [*found, Period(at, period.ended_at)] if at < period.ended_at else found
 
 
 class Sender(NamedTuple):
@@ -107,11 +147,11 @@ class Sender(NamedTuple):
 
 
 class OutageRow(NamedTuple):
-    """One outage that touches the period, from the last word before to the first word after, or None: still down.
+    """One outage that touches the period: the silence of a sender; ``ended_at`` is None while it is down.
 
-    An end beyond the period counts as none: at the end of the period nobody knew. ``incident_started_at`` names the
-    incident at its site that it is part of, None: of none. ``imported`` says that another system noticed it. What lies
-    wholly in maintenance is no outage here.
+    An end beyond the period counts as none: at the end of the period it was not known. ``incident_started_at`` names
+    the incident at its site that it is part of, None: of none. ``imported``: another system noticed it. An outage
+    wholly in maintenance is none here.
     """
 
     region: str
@@ -124,12 +164,17 @@ class OutageRow(NamedTuple):
     imported: bool = False
 
     def length(self, end: int) -> int:
-        """Give how long it took, or took until ``end``."""
+        """Return the duration, up to ``end`` if it goes on."""
         return (end if self.ended_at is None else self.ended_at) - self.started_at
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words."""
+        return "still down at the end" if self.ended_at is None else ENDINGS.get(self.ended_by, self.ended_by or "")
 
 
 class Unwatched(NamedTuple):
-    """A time of a block that nobody vouches for, why, and the sender time that is unknown for it."""
+    """A time of a block that is not covered, its cause, and the sender time that is unknown for it."""
 
     region: str
     site: str
@@ -139,17 +184,21 @@ class Unwatched(NamedTuple):
     cause: str
     unknown: int
 
+    @property
+    def length(self) -> int:
+        return self.ended_at - self.started_at
+
 
 class Figures(NamedTuple):
-    """Everything that the page says, out of one state of the tables.
+    """Everything that the page shows, out of one state of the tables.
 
-    ``known_through`` is where known time ends, whatever the period. ``grouping`` says what ``groups`` and ``cells`` are
-    of. ``cells`` are of ``heat``, ``points`` (over all sites, by window) of ``curve``; ``hours`` are hourly cells of
+    ``known_through`` is where known time ends, whatever the period. ``groups`` and ``cells`` are of ``grouping``.
+    ``cells`` are of ``heat``, ``points`` (over all sites, by window) of ``curve``; ``hours`` are hourly cells of
     days that were not wholly up and watched, for periods whose ``heat`` is coarser. ``unknown_by_cause`` is sender
-    time. ``stale_after`` gives the shortest and the longest in force; ``registration_interval`` is what the error bound
-    rests on. ``assumed`` is the part of known sender time that rests on plain Choria advisories, ``imported`` the part
-    that rests on another system's history. ``position`` is "" where known time is not the hub's. ``senders`` come worst
-    first, ``outages`` by site and start.
+    time. ``stale_after`` is the shortest and the longest in force; the error bound rests on
+    ``registration_interval``. ``assumed`` is the part of known sender time that rests on plain Choria advisories,
+    ``imported`` the part that rests on another system's history. ``position`` is "" where known time is not the hub's.
+    ``senders`` come worst first, ``outages`` by site and start.
     """
 
     grouping: Grouping
@@ -178,19 +227,44 @@ class Figures(NamedTuple):
 
     @property
     def noticed_count(self) -> int:
-        """Count the outages that an agent noticed by silence: those that were not imported."""
+        """The number of outages that an agent noticed by silence: those that were not imported."""
         return sum(not outage.imported for outage in self.outages)
 
     @property
+    def bound(self) -> int:
+        """By how much the known time may be up instead of down, or down instead of up."""
+        return min(2 * self.registration_interval * self.noticed_count, self.times.known)
+
+    @property
     def all_imported(self) -> bool:
-        """Tell whether everything that the page tells is another system's history."""
+        """True if everything is another system's history."""
         return all(site.imported for site in self.sites)
 
     @property
     def sender_count(self) -> int:
-        """Count the senders that lived in the period, however short."""
+        """The number of senders that lived in the period, however short."""
         return sum(site.sender_count for site in self.sites)
 
     @property
     def regions(self) -> list[str]:
         return sorted({site.region for site in self.sites})
+
+    @property
+    def has_imports(self) -> bool:
+        return any(block.imported for site in self.sites for block in site.blocks)
+
+    @property
+    def has_absences(self) -> bool:
+        return any(site.absences(self.period) for site in self.sites)
+
+    @property
+    def ranked_senders(self) -> list[Sender]:
+        """The senders with at least half of their time known."""
+        return [sender for sender in self.senders if 2 * sender.times.known >= sender.times.lived]
+
+    @property
+    def silent_sites(self) -> list[Site]:
+        """The sites that were not watched any more at the end."""
+        # Between two watermarks a site is silent for a moment: that is no news.
+        until = self.period.ended_at - (self.stale_after[0] if self.stale_after else 0)
+        return [site for site in self.sites if not site.imported and (site.heard_through or 0) < until]

@@ -1,4 +1,4 @@
-"""Say which senders a page is about, and which of them it shows as one: a site's, a region's, those of a like name."""
+"""The senders that a page shows, and how it groups them: by site, by region, by a part of their names."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,7 +14,7 @@ class InvalidGrouping(ValueError):
 
 
 class Grouping(NamedTuple):
-    """How senders are grouped. ``noun`` is what one group is called; ``place`` and ``name`` are its SQL."""
+    """How senders are grouped. ``noun`` names one group; ``place`` and ``name`` are its SQL."""
 
     noun: str
     place: str
@@ -26,7 +26,7 @@ class Grouping(NamedTuple):
 
     @property
     def is_by_name(self) -> bool:
-        """Tell whether groups come from parts of senders' names."""
+        """True if groups come from parts of senders' names."""
         return "sender_id" in self.name
 
 
@@ -35,7 +35,7 @@ BY_REGION = Grouping("region", "''", "region")
 
 
 class Choice(NamedTuple):
-    """What was asked for: a period as ``choose_period`` reads it, a grouping, and the regions and sites, () for all."""
+    """A reader's choice: a period as ``choose_period`` reads it, a grouping, and the regions and sites, () for all."""
 
     since: str | None = None
     until: str | None = None

@@ -1,4 +1,4 @@
-"""Choose the time that a page is about, and the windows that it cuts this time into. Pure; microseconds, UTC."""
+"""Choose the period of a page, and the windows that it is cut into. Pure; microseconds, UTC."""
 
 import re
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Period(NamedTuple):
         return f"left:{left * 100 / self.length:.3f}%;width:{width * 100 / self.length:.3f}%"
 
     def holds(self, started_at: int, ended_at: int) -> bool:
-        """Tell whether all of ``[started_at, ended_at)`` lies in it."""
+        """Return True if all of ``[started_at, ended_at)`` lies in it."""
         return self.started_at <= started_at and ended_at <= self.ended_at
 
 
@@ -59,11 +59,11 @@ class Grid(NamedTuple):
     origin: int = 0
 
     def first(self, period: Period) -> int:
-        """Give where the first window begins that the period touches."""
+        """Return the start of the first window that the period touches."""
         return period.started_at - (period.started_at - self.origin) % self.step
 
     def windows(self, period: Period) -> Iterator[Window]:
-        """Give every window that the period touches, in order."""
+        """Yield every window that the period touches, in order."""
         for started_at in range(self.first(period), period.ended_at, self.step):
             ended_at = started_at + self.step
             yield Window(started_at, ended_at, period.holds(started_at, ended_at))
@@ -92,7 +92,7 @@ def curve_grid(period: Period) -> Grid:
 
 
 def choose_period(known: Period, since: str | None, until: str | None) -> Period:
-    """Cut known time to what was asked for; raise InvalidInstant, whose text is one line, where nothing is left.
+    """Cut known time to the instants asked for; raise InvalidInstant, a text of one line, where nothing is left.
 
     ``since`` and ``until`` are instants, dates (their midnight) or, for ``since``, a duration before the end.
     """

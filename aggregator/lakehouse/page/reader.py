@@ -32,7 +32,7 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
 
 
 def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> Figures:
-    """Read what is known of the senders and the time that were chosen.
+    """Read the figures of the senders and the time that were chosen.
 
     Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time,
     InvalidGrouping where they know no such region or site, or where there are too many groups to show.
@@ -60,7 +60,7 @@ def _check_places(choice: Choice, places: Sequence[tuple[str, str]]) -> None:
 
 
 class _FigureReader:
-    """Hold the period's cut of the tables, and ask it."""
+    """Queries over the period's cut of the tables."""
 
     def __init__(self, tables: Tables, queries: dict[str, str], period: Period, choice: Choice) -> None:
         self._tables, self._queries, self._period, self._choice = tables, queries, period, choice
@@ -68,7 +68,7 @@ class _FigureReader:
             self._rows(name)
 
     def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
-        self._check_that_anything_is_told()
+        self._check_coverage()
         heat, curve = heat_grid(self._period), curve_grid(self._period)
         outages = [OutageRow(*row) for row in self._rows("outages")]
         ((shortest, longest),) = self._rows("stale_after")
@@ -95,7 +95,7 @@ class _FigureReader:
             registration_interval=registration_interval,
         )
 
-    def _check_that_anything_is_told(self) -> None:
+    def _check_coverage(self) -> None:
         if self._rows("sites"):
             return
         ((before, after),) = self._rows("around")
@@ -155,7 +155,7 @@ def _over_sites(cells: Iterable[Cell]) -> dict[int, SenderTimes]:
 
 
 def _eventful(hours: list[Cell]) -> list[Cell]:
-    """Leave out the days on which nothing but up was seen of a group: what there is to show are the others."""
+    """Leave out the days on which a group was up, and watched, all the time."""
     days = {_day_of(cell) for cell in hours if cell.times.up < cell.times.lived}
     return [cell for cell in hours if _day_of(cell) in days]
 

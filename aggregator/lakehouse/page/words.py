@@ -4,13 +4,25 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.page.markup import Html, element
+from markupsafe import Markup
+
 from aggregator.lakehouse.page.period import Period
 from shared.instants import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
 
 NOTHING: Final = "\N{EN DASH}"
-OTHER_NAMES: Final = "other names"
-"""The group of senders whose names have no part to group them by."""
+CAUSES: Final = {
+    "unobserved": "nobody was watching (an agent, its server or the link to it was down, or its word is still to come)",
+    "advisories_missing": "reports of the site's agent are still missing at the hub",
+    "contested": "two agents that know nothing of each other spoke for a site at once",
+    "hub_clock": "the hub's clock was set back",
+    "put_back": "an older copy of an agent's store was put back, and its reports contradict each other",
+    "unwatched": "the imported history says that its source did not watch then",
+    "import_gap": "the imported history does not say what they were",
+    "lost": "an operator gave up archived messages as lost",
+    "lost_store": "an agent lost its store, or another took its place, and has not heard these senders since",
+    "unheard": "their site's stream no longer listens where these senders published",
+}
+"""Why time is unknown, by the tables' words for it."""
 _MOST_LISTED: Final = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,7 +42,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def rest(part: int, whole: int) -> str:
-    """Write what is left of the whole, so that it and ``percent(part, whole)`` add up to 100.
+    """Write the rest of the whole, so that it and ``percent(part, whole)`` add up to 100.
 
     >>> rest(99_999, 100_000), rest(2, 3), rest(1, 1)
     ('0.01 %', '33.34 %', '0 %')
@@ -55,7 +67,7 @@ def figure(part: int, whole: int) -> str:
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Give what names are sorted by: numbers in them as numbers.
+    """Return the sort key of a name: numbers in it count as numbers.
 
     >>> sorted(["20", "19", "2", "rack10", "rack9", "a"], key=natural)
     ['2', '19', '20', 'a', 'rack9', 'rack10']
@@ -65,7 +77,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number and what it counts.
+    """Write a number and the noun that it counts.
 
     >>> count(1, "sender"), count(1200, "sender")
     ('1 sender', '1,200 senders')
@@ -122,9 +134,9 @@ class Clock(NamedTuple):
         )
         return date + when.strftime("%H:%M" + seconds)
 
-    def time(self, at: int) -> Html:
+    def time(self, at: int) -> Markup:
         """Write an instant as an element that holds it exactly."""
-        return element("time", self.instant(at), datetime=format_instant(at))
+        return Markup('<time datetime="{}">{}</time>').format(format_instant(at), self.instant(at))
 
     def tick(self, at: int, step: int) -> str:
         """Label a window of ``step`` that begins at ``at``: where days follow each other, midnight has its date.

@@ -1,8 +1,9 @@
 """The period of a page and the windows that it is cut into, and how its figures are written."""
 
 import pytest
+from markupsafe import Markup
 
-from aggregator.lakehouse.page.markup import element, join
+from aggregator.lakehouse.page.document import TEMPLATES
 from aggregator.lakehouse.page.period import (
     MOST_POINTS,
     MOST_WEEKS,
@@ -111,6 +112,6 @@ def test_the_labels_of_an_axis_have_the_year_where_the_period_has_several() -> N
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:
-    inner = element("b", "<&>", title='"')
-    assert inner == '<b title="&quot;">&lt;&amp;&gt;</b>'
-    assert join("<", inner, None, 5) == f"&lt;{inner}5"
+    template = TEMPLATES.from_string('<b title="{{ text }}">{{ text }}</b>{{ markup }}{{ number }}{{ nothing }}')
+    drawn = template.render(text='<&>"\u202egnp', markup=Markup("<i></i>"), number=5, nothing=None)
+    assert drawn == '<b title="&lt;&amp;&gt;&quot;\\u202egnp">&lt;&amp;&gt;&quot;\\u202egnp</b><i></i>5'
