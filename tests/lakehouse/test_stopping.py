@@ -144,3 +144,18 @@ def test_ctrl_c_ends_a_first_run_before_all_tables_are_made(spark: SparkSession,
     straight = Lakehouse(hub, tmp_path / "straight")
     straight.roll_up()
     assert tables_of(lake) == tables_of(straight)
+
+
+def test_messages_of_python_are_shown_while_java_warns_into_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    script = (
+        "import os, pathlib\n"
+        "from aggregator.lakehouse.spark.session import errors_into\n"
+        "from shared.command_line.terminal import echo\n"
+        f"with errors_into(pathlib.Path({str(log)!r})):\n"
+        "    echo('stopping', err=True)\n"
+        "    os.write(2, b'a warning')\n"
+        "echo('stopped', err=True)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert (ran.stderr, log.read_text()) == ("stopping\nstopped\n", "a warning")

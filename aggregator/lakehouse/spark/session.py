@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def start(settings: SessionSettings) -> SparkSession:
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - there is no public question
         _prepare_environment(settings)
         conf = {"spark.app.name": "muster", "spark.master": settings.master, **properties, **secrets}
-        with _errors_into(settings.log or settings.warehouse / "spark.log"):
+        with errors_into(settings.log or settings.warehouse / "spark.log"):
             # What a JVM starts with stands on its command line, which everybody may read: no secrets there.
             public = SparkConf(loadDefaults=False).setAll(list(properties.items()))
             SparkContext._ensure_initialized(conf=public)  # noqa: SLF001 - there is no public way
@@ -245,7 +245,7 @@ def _name_what_pyspark_looks_up(spark: SparkSession) -> None:
 
 
 @contextmanager
-def _errors_into(log: Path) -> Iterator[None]:
+def errors_into(log: Path) -> Iterator[None]:
     """Have what is started meanwhile write its standard error into ``log``: a JVM warns before it reads any setting.
 
     What is there is kept beside it: a supervisor starts anew what has ended, long before anybody asks why.
@@ -257,7 +257,9 @@ def _errors_into(log: Path) -> Iterator[None]:
     try:
         with log.open("wb") as file:
             os.dup2(file.fileno(), 2)
-        yield
+        # Messages of Python's own, such as the answer to Ctrl-C, are for the terminal still.
+        with open(kept, "w", buffering=1, errors="backslashreplace", closefd=False) as shown, redirect_stderr(shown):
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
