@@ -5,12 +5,12 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
+from pyspark.sql import SparkSession
 
 from aggregator.lakehouse import rollup
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
-from aggregator.lakehouse.rollup import RollupRequest
 from aggregator.lakehouse.tables.schemas import DERIVED
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from edge_agent.core.block_state import BlockState
@@ -23,7 +23,8 @@ from shared.identifiers import AdvisoryKind, SourcePosition
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from shared.wire import ForwardReason
 from tests.lakehouse.conftest import Lakehouse, say
-from tests.support.lakehouse.hub import STALE_AFTER, Block, Message
+from tests.lakehouse.stories import Played, Story, Telling, each_of
+from tests.support.lakehouse.hub import STALE_AFTER, Block, Hub, Message
 
 TODAY = int(time.time()) * SECOND // DAY * DAY
 FIRST = TODAY - 2 * DAY
@@ -153,50 +154,46 @@ def test_one_site_from_messages_to_every_table(lakehouse: Lakehouse, monkeypatch
     }
 
 
-def test_an_hour_that_was_complete_and_known_turns_down_where_a_silence_is_noticed_after_it(
-    lakehouse: Lakehouse,
-) -> None:
-    dub1, hour = Block("eu-west", "dub1"), FIRST + 11 * HOUR
+def silence_noticed_later(tables: Lakehouse) -> Story:
+    """An hour that was complete and known turns down if a silence is noticed after it."""
+    ams1, hour = Block("eu-west", "ams1"), FIRST + 11 * HOUR
     figures = (
         "SELECT up_us, down_us, unknown_us, complete FROM muster.site_availability_hourly"
-        f" WHERE hour = '{instant(hour)}'"
+        f" WHERE site = 'ams1' AND hour = '{instant(hour)}'"
     )
-    heard = [dub1.new("n1", FIRST), dub1.new("n2", FIRST), dub1.watermark(FIRST, hour + 65 * MINUTE)]
-    lakehouse.hub.publish(heard)
-    lakehouse.roll_up()
-    assert lakehouse.rows(figures) == [(2 * HOUR, 0, 0, True)]
-    lakehouse.hub.publish([dub1.stale("n1", hour + 55 * MINUTE), dub1.watermark(FIRST, hour + 70 * MINUTE)])
-    lakehouse.roll_up()
-    assert lakehouse.rows(figures) == [(115 * MINUTE, 5 * MINUTE, 0, True)]
+    yield [ams1.new("n1", FIRST), ams1.new("n2", FIRST), ams1.watermark(FIRST, hour + 65 * MINUTE)]
+    assert tables.rows(figures) == [(2 * HOUR, 0, 0, True)]
+    yield [ams1.stale("n1", hour + 55 * MINUTE), ams1.watermark(FIRST, hour + 70 * MINUTE)]
+    assert tables.rows(figures) == [(115 * MINUTE, 5 * MINUTE, 0, True)]
 
 
-def test_a_blind_span_hides_no_incident_in_either_engine(lakehouse: Lakehouse) -> None:
-    dub1, blind_since = Block("eu-west", "dub1"), FIRST + 6 * HOUR
+def incident_after_a_blind_span(tables: Lakehouse) -> Story:
+    """A blind span hides no incident in either engine."""
+    ber1, blind_since = Block("eu-west", "ber1"), FIRST + 6 * HOUR
     watched_again, failed = blind_since + 12 * HOUR, FIRST + DAY
     rack = [(f"r{number}", failed + number * MINUTE) for number in range(6)]
-    lakehouse.hub.publish(
-        [
-            *(dub1.new(sender, FIRST) for sender in ("silent", *(sender for sender, _ in rack))),
-            dub1.watermark(FIRST, blind_since),
-            # It had fallen silent a minute before nobody watched, and had the full time to be heard afterwards.
-            dub1.advisory(AdvisoryKind.STALE, "silent", watched_again + STALE_AFTER, blind_since - MINUTE),
-            dub1.recovered("silent", watched_again + HOUR),
-            *(dub1.stale(sender, at) for sender, at in rack),
-            *(dub1.recovered(sender, at + HOUR) for sender, at in rack),
-            dub1.watermark(watched_again, TODAY),
-        ]
+    yield [
+        *(ber1.new(sender, FIRST) for sender in ("silent", *(sender for sender, _ in rack))),
+        ber1.watermark(FIRST, blind_since),
+        # It had fallen silent a minute before nobody watched, and had the full time to be heard afterwards.
+        ber1.advisory(AdvisoryKind.STALE, "silent", watched_again + STALE_AFTER, blind_since - MINUTE),
+        ber1.recovered("silent", watched_again + HOUR),
+        *(ber1.stale(sender, at) for sender, at in rack),
+        *(ber1.recovered(sender, at + HOUR) for sender, at in rack),
+        ber1.watermark(watched_again, TODAY),
+    ]
+    incidents = (
+        "SELECT {0}(started_at), {0}(ended_at), {0}(noticed_at), sender_count FROM muster.incidents WHERE site = 'ber1'"
     )
-    lakehouse.roll_up()
-    incidents = "SELECT {0}(started_at), {0}(ended_at), {0}(noticed_at), sender_count FROM muster.incidents"
     expected = [(failed, failed + HOUR + 5 * MINUTE, failed + STALE_AFTER, 6)]
-    assert lakehouse.rows(incidents.format("epoch_us")) == expected
-    assert lakehouse.rows_in_spark(incidents.format("unix_micros")) == expected
+    assert tables.rows(incidents.format("epoch_us")) == expected
+    assert tables.rows_in_spark(incidents.format("unix_micros")) == expected
 
 
 FACTS = b'"facts": {"os": "el9", "load": 1.5}'
 PATH, HEADER = SenderByPath("sender"), SenderByHeader("X-Node")
 HEARD: tuple[tuple[SenderRule, str, dict[str, str], bytes], ...] = (
-    # By which rule an agent heard whom, with which headers beside X-Node, and what the sender wrote before FACTS.
+    # The rule, the sender that an agent finds by it, headers in addition to X-Node, and the bytes before FACTS.
     (PATH, "plain", {}, b'{"sender": "plain", '),
     (PATH, "last", {}, b'{"sender": "first", "sender": "last", '),
     (SenderByPath("host.name"), "büro 7%\n", {}, b'{"sender": "x", "host": {"name": "b\xc3\xbcro 7%\\n"}, '),
@@ -210,10 +207,11 @@ HEARD: tuple[tuple[SenderRule, str, dict[str, str], bytes], ...] = (
 )
 
 
-def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_facts(lakehouse: Lakehouse) -> None:
-    dub1, at = Block("eu-west", "dub1"), FIRST + 6 * HOUR
-    emitter = Emitter(dub1.id, "dub1-a", "boot", "1", "sender", b"key")
-    state = BlockState(SourcePosition("REGISTRATION", dub1.incarnation, 100), Policy(HOUR, HOUR, DAY, MINUTE))
+def wild_registrations(tables: Lakehouse) -> Story:
+    """A registration belongs to the sender that its agent identified, and one wrong byte costs no facts."""
+    lon1, at = Block("eu-west", "lon1"), FIRST + 6 * HOUR
+    emitter = Emitter(lon1.id, "lon1-a", "boot", "1", "sender", b"key")
+    state = BlockState(SourcePosition("REGISTRATION", lon1.incarnation, 100), Policy(HOUR, HOUR, DAY, MINUTE))
     decisions: list[Decision] = []
     for sequence, (rule, sender, headers, begin) in enumerate(HEARD, 1):
         message = SourceMessage(
@@ -223,36 +221,37 @@ def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_fac
         assert isinstance(taken, Observation)
         assert taken.sender_id == sender
         decisions.append(Forward(sender, message, ForwardReason.NEW))
-    # Whom the agent could not identify, the tables do not guess.
+    # The tables do not guess a sender that the agent could not identify.
     unheard = SourceMessage("registration.dub1", b'{"sender": "unheard"}', None, 60, at)
     decisions.append(Forward("", unheard, ForwardReason.COPY))
     rows = emitter.rows(decisions, state, WatermarkContext({}, {}, {}))
     *records, nobodys = [Message(row.subject, row.payload, dict(row.headers)) for row in rows]
     of_old_agents = [
-        dub1.registration(b'{"sender": "old", ' + FACTS + b"}", 50, at),
-        # What a node wrote into a copy is nobody's word but its own.
+        lon1.registration(b'{"sender": "old", ' + FACTS + b"}", 50, at),
+        # The tables do not believe a header that the node itself wrote into a copy.
         Message(
-            "fleet.eu-west.dub1.nodes.copy.x",
+            "fleet.eu-west.lon1.nodes.copy.x",
             b'{"sender": "copied", ' + FACTS + b"}",
-            {**(dub1.registration(b"", 51, at).headers or {}), "Muster-Sender": "forged"},
+            {**(lon1.registration(b"", 51, at).headers or {}), "Muster-Sender": "forged"},
         ),
-        dub1.registration(b"{}", 52, at),
+        lon1.registration(b"{}", 52, at),
         nobodys,
     ]
     everybody = [*(sender for _, sender, _, _ in HEARD), "old", "copied"]
-    heard = [dub1.new(sender, at) for sender in everybody]
-    lakehouse.hub.publish([*heard, *records, *of_old_agents, dub1.watermark(at, at + HOUR)])
-    counts = lakehouse.roll_up().counts
-    assert (counts.quarantined, counts.written) == (0, 2 * len(everybody) + 3)
+    heard = [lon1.new(sender, at) for sender in everybody]
+    result = yield [*heard, *records, *of_old_agents, lon1.watermark(at, at + HOUR)]
+    assert result.counts.quarantined == 0
     query = (
         "SELECT i.sender_id, {0}(facts, '$.os'), {0}(facts, '$.load') FROM muster.inventory i JOIN"
         " muster.sender_intervals s ON (s.site, s.block, s.sender_id) = (i.site, i.block, i.sender_id)"
+        " WHERE i.site = 'lon1'"
     )
     expected = sorted((sender, "el9", "1.5") for sender in everybody)
-    assert sorted(lakehouse.rows(query.format("json_extract_string"))) == expected
-    assert sorted(lakehouse.rows_in_spark(query.format("get_json_object"))) == expected
-    kept = lakehouse.rows(
-        "SELECT sender_id, payload, original, payload_bytes, repaired IS NOT NULL FROM registrations ORDER BY sequence"
+    assert sorted(tables.rows(query.format("json_extract_string"))) == expected
+    assert sorted(tables.rows_in_spark(query.format("get_json_object"))) == expected
+    kept = tables.rows(
+        "SELECT sender_id, payload, original, payload_bytes, repaired IS NOT NULL FROM registrations"
+        " WHERE site = 'lon1' ORDER BY sequence"
     )
     assert [bytes(original or str(payload).encode()) for _, payload, original, _, _ in kept] == [  # type: ignore[call-overload]
         record.body for record in (*records, *of_old_agents)
@@ -263,41 +262,38 @@ def test_registration_is_of_whom_its_agent_heard_and_one_wrong_byte_costs_no_fac
     assert [sender for sender, *_ in kept[-2:]] == [None, None]
 
 
-def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no_more(lakehouse: Lakehouse) -> None:
-    dub1, begin, until = Block("eu-west", "dub1"), FIRST + 2 * HOUR, FIRST + 20 * HOUR
+def senders_that_a_stream_ceased_to_accept(tables: Lakehouse) -> Story:
+    """A sender that its stream no longer accepts is unknown for a time, and then absent."""
+    nyc1, begin, until = Block("us-east", "nyc1"), FIRST + 2 * HOUR, FIRST + 20 * HOUR
     nobody_knew, far = FIRST + 6 * HOUR, TODAY + 30 * DAY
     names = ("again", "apart", "down", "gone", "later", "operator", "stale")
-    lakehouse.hub.publish(
-        [
-            *(dub1.new(name, begin) for name in names),
-            *(dub1.retired_unheard(name, nobody_knew, until) for name in ("again", "gone", "later", "operator")),
-            dub1.retired_unheard("apart", nobody_knew, far),
-            # It was down before the stream ceased to listen to it, and may have come back unheard.
-            dub1.stale("down", nobody_knew - 2 * HOUR),
-            dub1.retired_unheard("down", nobody_knew, until),
-            # Its silence was noticed while the stream listened to it.
-            dub1.stale("stale", nobody_knew),
-            dub1.watermark(begin, FIRST + DAY),
-        ]
-    )
-    lakehouse.roll_up()
+    yield [
+        *(nyc1.new(name, begin) for name in names),
+        *(nyc1.retired_unheard(name, nobody_knew, until) for name in ("again", "gone", "later", "operator")),
+        nyc1.retired_unheard("apart", nobody_knew, far),
+        # It was down before the stream ceased to listen to it, and may have come back unheard.
+        nyc1.stale("down", nobody_knew - 2 * HOUR),
+        nyc1.retired_unheard("down", nobody_knew, until),
+        # Its silence was noticed while the stream listened to it.
+        nyc1.stale("stale", nobody_knew),
+        nyc1.watermark(begin, FIRST + DAY),
+    ]
     days = (
         "SELECT sender_id, up_us, down_us, unknown_us, absent_us, outage_count FROM muster.sender_availability_daily"
-        f" WHERE day = '{day(FIRST)}' ORDER BY sender_id"
+        f" WHERE site = 'nyc1' AND day = '{day(FIRST)}' ORDER BY sender_id"
     )
     unheard = (4 * HOUR, 0, 14 * HOUR, 6 * HOUR, 0)
     apart = ("apart", 4 * HOUR, 0, 18 * HOUR, 2 * HOUR, 0)
     stale = ("stale", 4 * HOUR, 18 * HOUR, 0, 2 * HOUR, 1)
     down = ("down", 2 * HOUR, 2 * HOUR + 12 * MINUTE, 13 * HOUR + 48 * MINUTE, 6 * HOUR, 1)
-    assert lakehouse.rows(days) == [
+    assert tables.rows(days) == [
         ("again", *unheard), apart, down, ("gone", *unheard), ("later", *unheard), ("operator", *unheard), stale,
     ]  # fmt: skip
 
-    second = dub1.new("again", FIRST + 10 * HOUR), dub1.new("later", FIRST + 22 * HOUR)
-    by_operator = dub1.retired_by_operator("operator", FIRST + 11 * HOUR, nobody_knew)
-    lakehouse.hub.publish([*second, by_operator, second[0], dub1.watermark(begin, TODAY)])
-    lakehouse.roll_up()
-    assert lakehouse.rows(days) == [
+    second = nyc1.new("again", FIRST + 10 * HOUR), nyc1.new("later", FIRST + 22 * HOUR)
+    by_operator = nyc1.retired_by_operator("operator", FIRST + 11 * HOUR, nobody_knew)
+    yield [*second, by_operator, second[0], nyc1.watermark(begin, TODAY)]
+    assert tables.rows(days) == [
         ("again", 18 * HOUR, 0, 4 * HOUR, 2 * HOUR, 0),
         apart,
         down,
@@ -308,23 +304,42 @@ def test_sender_that_its_stream_ceased_to_hear_is_unknown_for_a_time_and_then_no
     ]
     intervals = (
         "SELECT sender_id, state, epoch_us(started_at), epoch_us(ended_at), ended_by, advisory_kind,"
-        " epoch_us(episode_started_at) FROM sender_intervals WHERE sender_id IN ('again', 'apart') ORDER BY 1, 3"
+        " epoch_us(episode_started_at) FROM sender_intervals WHERE site = 'nyc1' AND sender_id IN ('again', 'apart')"
+        " ORDER BY 1, 3"
     )
-    assert lakehouse.rows(intervals) == [
+    assert tables.rows(intervals) == [
         ("again", "up", begin, nobody_knew, "unheard", "new", begin),
         ("again", "unknown", nobody_knew, FIRST + 10 * HOUR, "new", "retired", begin),
         ("again", "up", FIRST + 10 * HOUR, None, None, "new", FIRST + 10 * HOUR),
         ("apart", "up", begin, nobody_knew, "unheard", "new", begin),
         ("apart", "unknown", nobody_knew, far, "retired", "retired", begin),
     ]
-    with open_tables(lakehouse.warehouse) as tables:
-        choice = Choice(since=str(day(FIRST)), until=str(day(FIRST + DAY)))
-        figures = read_figures(tables, choice, registration_interval=300 * SECOND)
+    with open_tables(tables.warehouse) as opened:
+        choice = Choice(since=str(day(FIRST)), until=str(day(FIRST + DAY)), sites=("nyc1",))
+        figures = read_figures(opened, choice, registration_interval=300 * SECOND)
     assert figures.unknown_by_cause == {"unheard": 4 * HOUR + 18 * HOUR + 2 * 14 * HOUR + 13 * HOUR + 48 * MINUTE}
-    assert lakehouse.rows("SELECT DISTINCT epoch_us(unheard_until) FROM advisories ORDER BY 1") == [
+    assert tables.rows("SELECT DISTINCT epoch_us(unheard_until) FROM advisories WHERE site = 'nyc1' ORDER BY 1") == [
         (until,), (far,), (None,),
     ]  # fmt: skip
-    before = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
-    lakehouse.roll_up(RollupRequest(full=True))
-    after = {table.name: sorted(lakehouse.rows(f"SELECT * FROM {table.name}"), key=repr) for table in DERIVED}
-    assert after == before
+
+
+STORIES: tuple[Telling, ...] = (
+    silence_noticed_later,
+    incident_after_a_blind_span,
+    wild_registrations,
+    senders_that_a_stream_ceased_to_accept,
+)
+
+
+@pytest.fixture(scope="module")
+def played(spark: SparkSession, hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return Played(Lakehouse(hub, tmp_path_factory.mktemp("stories") / "lake"), STORIES)
+
+
+@each_of(STORIES)
+def test_tables_agree_with_each_story(played: Played, story: Telling) -> None:
+    played.check(story)
+
+
+def test_a_full_run_changes_nothing(played: Played) -> None:
+    played.check_full_run()
