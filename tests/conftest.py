@@ -57,6 +57,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of the schedule of faults and of the scenarios."""
     faults = parser.getgroup("schedule of faults", "tests/acceptance/test_fault_schedule.py")
     faults.addoption("--seed", type=int, default=None, help="play this schedule; default: one that was never played")
-    faults.addoption("--faults", type=int, default=200, help="how many faults; default: %(default)s")
+    faults.addoption("--faults", type=int, default=120, help="how many faults; default: %(default)s")
     scenarios = parser.getgroup("scenarios", "tests/scenarios")
     scenarios.addoption("--stay", action="store_true", help="keep a scenario's servers at its end, until Ctrl-C")

@@ -8,8 +8,8 @@ import pytest
 from tests.support.faults.in_test import assert_clean
 from tests.support.faults.run import CERTAIN_TAKEOVERS
 
-SHARE = 10
-"""One in so many faults of a schedule is also played to a pair."""
+SHARE = 6
+"""One fault of a schedule for each of these is also played to a pair."""
 
 
 async def test_a_schedule_of_faults_played_to_a_pair_is_one_history_without_a_hole(
