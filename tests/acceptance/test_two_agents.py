@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from aggregator.demo.comparison import Figures, Rules, judge
 from aggregator.demo.tables import Published, read
 from shared import wire
 from shared.instants import SECOND
-from tests.support.agent.straight_run import advisories_of_a_straight_run, stored_message
+from tests.support.agent.straight_run import assert_straight_run, stored_message
 from tests.support.topology.regions import client_of
 from tests.support.topology.two_sites import REGION, STALE_AFTER, ArchivedRecord, TwoSites, two_sites
 from tests.support.waiting import until
@@ -70,7 +68,7 @@ async def test_tables_agree_with_the_truth_through_kills_and_cut_links(tmp_path:
 async def play(world: TwoSites) -> None:
     """Let everything go wrong, at its time after the fleets began."""
     dub1, lon1 = world.sites.values()
-    faults: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+    faults: list[tuple[float, Callable[[], Awaitable[None] | None]]] = [
         (3.0, dub1.agent.kill),
         (4.2, dub1.agent.start),
         (8.0, lon1.uplink.cut),
@@ -87,7 +85,8 @@ async def play(world: TwoSites) -> None:
     began_at = time.monotonic()
     for at, do in faults:
         await asyncio.sleep(began_at + at - time.monotonic())
-        await do()
+        if (done := do()) is not None:
+            await done
     await asyncio.sleep(began_at + ENDED_AT - time.monotonic())
 
 
@@ -111,8 +110,7 @@ async def check_archive(world: TwoSites) -> None:
         records = [record for record in archive if record.subject.startswith(f"fleet.{REGION}.{site.name}.")]
         arrived = {record.payload for record in records if ".advisory." in record.subject}
         async with await client_of(site.server) as client:
-            straight = await advisories_of_a_straight_run(site.agent.config_path, client)
-            assert sorted(arrived, key=_ordinal) == straight
+            await assert_straight_run(arrived, site.agent.config, client)
             for record in records:
                 if record.subject.endswith(".registration"):
                     _, _, sequence = wire.parse_origin_header(header(record, wire.ORIGIN_HEADER))
@@ -136,7 +134,3 @@ def check_tables(world: TwoSites, published: Published) -> None:
 def header(record: ArchivedRecord, name: str) -> str:
     (value,) = re.findall(rf"^{name}: (.*)\r$", record.headers, re.MULTILINE)
     return str(value)
-
-
-def _ordinal(payload: bytes) -> int:
-    return int(msgspec.json.decode(payload)["ordinal"])

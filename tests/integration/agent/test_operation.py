@@ -274,20 +274,6 @@ async def test_a_second_agent_on_the_same_store_is_refused_and_the_first_goes_on
     await deployment.until_observed(await deployment.site_time())
 
 
-async def test_an_agent_that_starts_before_its_servers_waits_for_them(deployment: Deployment) -> None:
-    await deployment.site.server.stop()
-    await deployment.region.link.cut()
-    deployment.agent.start()
-    await until(partial(says, deployment, "source of nodes: not connected"), "the agent says that nobody is there")
-    refused = re.compile("upstream: not connected: .* connection refused")
-    await until(lambda: refused.search(deployment.agent.log), "and that its region is away")
-    await deployment.site.server.start()
-    await deployment.region.link.restore()
-    await until(lambda: deployment.site.client.is_connected, "the site is back")
-    await deployment.site.publish(*BODIES)
-    await until(lambda: arrived(deployment, len(NAMES)), "all advisories have arrived")
-
-
 @pytest.mark.parametrize("loss", ["corrupt", "damaged within", "gone"])
 async def test_an_agent_whose_store_is_lost_starts_says_so_and_marks_what_it_learns_anew(
     deployment: Deployment, loss: str

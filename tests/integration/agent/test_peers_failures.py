@@ -4,7 +4,6 @@ Two stand elsewhere. 4, copies without ids, or with random ones: ``integration/d
 of events drawn at random: ``unit/core/test_records.py``.
 """
 
-import asyncio
 import contextlib
 import json
 import sqlite3
@@ -18,7 +17,6 @@ from edge_agent.core.policy import Policy
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, SECOND
 from tests.support.agent.agent_process import (
-    BLIND_AFTER,
     SETTINGS,
     STALE_AFTER,
     UNHURRIED,
@@ -260,43 +258,3 @@ async def test_11_a_long_link_carries_many_messages_at_a_time(deployment: Deploy
 
     await until(is_complete, "every first registration has arrived", DEADLINE)
     assert await forwarded(deployment) == [registration(name) for name in crowd], "in order, each once"
-
-
-# A site that cannot be seen, and one that can
-
-
-async def test_a_site_that_falls_silent_while_it_is_watched_is_reported_whole(tmp_path: Path) -> None:
-    """Where everybody is silent and the stream works, everybody is missed: at their deadlines, none forgotten."""
-    crowd = [f"crowd{number}.example.net" for number in range(500)]
-    async with deployed(tmp_path, UNHURRIED) as deployment:
-        deployment.agent.start()
-        async with deployment.senders(crowd):
-            await until(all_told(deployment, AdvisoryKind.NEW, crowd), "all are known", DEADLINE)
-            before = await deployment.until_observed(await deployment.site_time(), DEADLINE)
-        silent_at = await deployment.site_time()
-        mark = await deployment.until_observed(silent_at + UNHURRIED_STALE_AFTER + SECOND, DEADLINE)
-        stale = [advisory for advisory in await deployment.advisories() if advisory.kind is AdvisoryKind.STALE]
-    assert mark.observed_since_us == before.observed_since_us
-    assert sorted(advisory.value for advisory in stale) == sorted(crowd)
-    assert all(advisory.at_us == advisory.last_seen_us + UNHURRIED_STALE_AFTER for advisory in stale)
-    assert mark.senders == {"heard": 0, "stale": len(crowd)}
-
-
-async def test_a_site_whose_server_was_down_longer_than_anybody_may_be_silent_accuses_nobody(
-    deployment: Deployment,
-) -> None:
-    """Senders could not publish, so their silence means nothing; afterwards everybody has the full time to be heard."""
-    deployment.agent.start()
-    async with deployment.senders(NAMES):
-        await until(all_told(deployment, AdvisoryKind.NEW, NAMES), "all are known", DEADLINE)
-        down_at = await deployment.site_time()
-        await deployment.site.server.stop()
-        # The server's clock cannot be asked meanwhile.
-        await asyncio.sleep((STALE_AFTER + BLIND_AFTER) / SECOND)
-        await deployment.site.server.start()
-        await until(lambda: deployment.site.client.is_connected, "the site is back", DEADLINE)
-        back_at = await deployment.site_time()
-        mark = await deployment.until_observed(back_at + STALE_AFTER + SECOND, DEADLINE)
-    assert back_at - down_at > STALE_AFTER
-    assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
-    assert mark.observed_since_us > down_at + STALE_AFTER

@@ -15,6 +15,7 @@ from shared.identifiers import AdvisoryKind
 from shared.instants import SECOND
 from shared.wire import Advisory
 from tests.support.agent.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed
+from tests.support.agent.straight_run import assert_straight_run
 from tests.support.waiting import until
 
 KILLS = 5
@@ -81,6 +82,9 @@ async def test_a_killed_agent_loses_no_advisory_and_says_none_twice(deployment: 
     origins = Counter(record.headers["Muster-Origin"] for record in registrations)
     assert set(origins.values()) == {1}
     assert len(origins) == total + len(NAMES)
+    await deployment.agent.stopped()
+    arrived = [record.payload for record in await deployment.region.records(".advisory.")]
+    await assert_straight_run(arrived, deployment.agent.config, deployment.site.client)
 
 
 # Who is accused
@@ -92,8 +96,11 @@ async def test_senders_that_fall_silent_while_the_agent_watches_are_stale_at_the
     deployment.agent.start()
     async with deployment.senders(NAMES):
         await until(lambda: known_senders(deployment, len(NAMES)), "every sender is known")
+        before = await deployment.until_observed()
     fell_silent_at = await deployment.site_time()
-    await until(lambda: have_said(deployment, AdvisoryKind.STALE, len(NAMES)), "all are stale")
+    after = await deployment.until_observed(fell_silent_at + UNHURRIED_STALE_AFTER + SECOND)
+    assert after.observed_since_us == before.observed_since_us
+    assert after.senders == {"heard": 0, "stale": len(NAMES)}
 
     advisories = await deployment.advisories()
     check_complete(advisories)

@@ -10,7 +10,7 @@ import pytest
 from shared.identifiers import AdvisoryKind
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.agent.agent_process import UNHURRIED, UNHURRIED_STALE_AFTER, Deployment, deployed, free_address
-from tests.support.agent.straight_run import advisories_of_a_straight_run, stored_message
+from tests.support.agent.straight_run import assert_straight_run, stored_message
 from tests.support.nats.source_site import STREAM, SUBJECT
 from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
 from tests.support.observability.six_places import over, shown
@@ -57,9 +57,8 @@ async def says_the_same_as_a_straight_run(deployment: Deployment) -> None:
     """End the agent: the region has the advisories that follow from the stream alone, to the byte."""
     await deployment.until_observed(await deployment.site_time(), DEADLINE)
     await deployment.agent.stopped()
-    arrived = [record.payload for record in await deployment.region.stored() if ".advisory." in record.subject]
-    ordered = sorted(arrived, key=lambda body: (json.loads(body)["incarnation"], json.loads(body)["ordinal"]))
-    assert ordered == await advisories_of_a_straight_run(deployment.agent.config, deployment.site.client)
+    arrived = [record.payload for record in await deployment.region.records(".advisory.")]
+    await assert_straight_run(arrived, deployment.agent.config, deployment.site.client)
 
 
 # The agent's clock

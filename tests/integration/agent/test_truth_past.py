@@ -124,16 +124,12 @@ async def test_messages_that_retention_took_unread_are_a_blind_span_and_nobody_i
 # Streams that cannot store
 
 
-@pytest.mark.parametrize("refusal", ["full", "sealed"])
-async def test_a_stream_that_refuses_registrations_accuses_nobody(deployment: Deployment, refusal: str) -> None:
+async def test_a_full_stream_that_refuses_registrations_accuses_nobody(deployment: Deployment) -> None:
     deployment.agent.start()
     async with deployment.senders(NAMES):
         await until(lambda: are_known(deployment), "all are known", DEADLINE)
         await deployment.until_observed(await deployment.site_time(), DEADLINE)
-        if refusal == "full":
-            await deployment.site.update_stream(discard="new", max_msgs=await deployment.site.last_sequence() + 1)
-        else:
-            await deployment.site.update_stream(sealed=True)
+        await deployment.site.update_stream(discard="new", max_msgs=await deployment.site.last_sequence() + 1)
         refused_since = await deployment.site_time()
 
         async def has_lasted() -> bool:
@@ -146,11 +142,7 @@ async def test_a_stream_that_refuses_registrations_accuses_nobody(deployment: De
             return "stream_not_storing" in {mark.condition for mark in await deployment.watermarks()}
 
         await until(is_told, "the region hears why", DEADLINE)
-        if refusal == "full":
-            await deployment.site.update_stream(discard="old", max_msgs=-1)
-        else:
-            await deployment.site.delete_stream()
-            await deployment.site.make_stream()
+        await deployment.site.update_stream(discard="old", max_msgs=-1)
         after = await deployment.until_observed(refused_until + STALE_AFTER + SECOND, DEADLINE)
     assert {advisory.kind for advisory in await deployment.advisories()} == {AdvisoryKind.NEW}
     assert after.observed_since_us >= refused_until - SECOND

@@ -22,8 +22,9 @@ from aggregator.live.service.server import Service
 from shared.instants import HOUR, MINUTE
 from shared.nats.settings import ConnectionSettings
 from shared.tasks import cancel_all
-from tests.support.agent.agent_stage import FLEET, registering
+from tests.support.agent.agent_stage import registering
 from tests.support.command_process import running
+from tests.support.delivery.fleet_region import STREAM as FLEET
 from tests.support.lakehouse.hub import Block, Hub
 from tests.support.live.live_service import LiveService, serving, write_settings
 from tests.support.pair.pair_stage import pair_stage
@@ -234,7 +235,7 @@ async def test_a_pair_of_which_one_was_stopped_is_an_incident_until_that_one_is_
             await until(told, "one agent is gone")
             (incident,) = await told()
             assert (incident["region"], incident["site"], incident["nodes"]) == ("eu-west", "dub1", ["dub1-b"])
-            await pair.a.agent.start()
+            pair.a.agent.start()
             await until(is_over, "it is back")
             (over,) = await told()
             assert (over["incident_id"], over["outcome"]) == (incident["incident_id"], "recovered")

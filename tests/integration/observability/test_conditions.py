@@ -20,7 +20,7 @@ from shared.embedded.server import dies_with
 from shared.instants import HOUR, SECOND, format_instant
 from shared.policy import EVERY_REVISION, ForwardSender, Revision, Scope, consumer_name, encode_revision
 from shared.policy import STREAM as POLICY
-from tests.support.agent.agent_process import COMMAND, AgentProcess, Deployment, deployed, free_address
+from tests.support.agent.agent_process import COMMAND, Deployment, deployed, free_address
 from tests.support.agent.agent_within import agent_within
 from tests.support.agent.mode_settings import ABOVE_BLOCKS, SAMPLING, block
 from tests.support.agent.told_agent import BODIES, arrived, until_running
@@ -486,27 +486,19 @@ async def test_what_need_not_work_is_no_fault_in_the_log_either(tmp_path: Path) 
 @pytest.mark.provokes("pair_alone")
 async def test_a_member_says_that_it_cannot_lead_or_is_alone_until_the_other_is_there(tmp_path: Path) -> None:
     async with pair_stage(tmp_path) as pair:
-        members = []
-        for seat in (pair.a, pair.b):
-            path = seat.agent.config_path
+        first, second = pair.a.agent, pair.b.agent
+        for path in (first.config, second.config):
             path.write_text(path.read_text().replace('listen = ""', f'listen = "{free_address()}"'))
-            members.append(AgentProcess(path))
-            members[-1].log_path = path.with_suffix(".log")
-        first, second = members
         # The member named first begins the log, whoever starts first.
         site_key(tmp_path / "id.key")
-        try:
-            second.start()
-            await shown(second, "pair_not_ready")
-            first.start()
-            await over(second, "pair_not_ready")
-            second.kill()
-            await shown(first, "pair_alone")
-            second.start()
-            await over(first, "pair_alone")
-        finally:
-            for member in members:
-                member.end()
+        second.start()
+        await shown(second, "pair_not_ready")
+        first.start()
+        await over(second, "pair_not_ready")
+        second.kill()
+        await shown(first, "pair_alone")
+        second.start()
+        await over(first, "pair_alone")
 
 
 # The process

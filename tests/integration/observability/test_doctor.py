@@ -17,8 +17,9 @@ from shared.instants import DAY, HOUR
 from shared.nats.connection import AuthSettings, ConnectionSettings, connect
 from shared.nats.jetstream_api import request_json
 from shared.settings import FilePath
-from tests.support.agent.agent_stage import FLEET, Stage, agent_stage, registering
+from tests.support.agent.agent_stage import Stage, agent_stage, registering
 from tests.support.agent.operated_agent import OperatedAgent, operated_agent
+from tests.support.delivery.fleet_region import STREAM as FLEET
 from tests.support.faults.disk import SmallDisk
 from tests.support.nats.source_site import CONSUMER, STREAM
 from tests.support.nats.stepped_clock import CANNOT_STEP, SteppedClock
@@ -70,7 +71,7 @@ async def test_all_is_well_around_a_running_agent_and_nothing_is_changed_by_look
         assert consumers == [CONSUMER]
     kinds = {record.subject.removeprefix(f"{SUBJECT}.").split(".")[0] for record in await stage.region.records()}
     assert kinds == {"advisory", "registration", "watermark"}
-    assert all(record.data for record in await stage.region.records()), "no empty probe was stored"
+    assert all(record.payload for record in await stage.region.records()), "no empty probe was stored"
 
 
 async def wrong_at_source(config_path: Path) -> list[tuple[str, str]]:

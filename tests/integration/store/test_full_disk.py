@@ -8,8 +8,8 @@ import pytest_asyncio
 
 from edge_agent.observability.status_report import read_status
 from shared.identifiers import AdvisoryKind
+from tests.support.agent.agent_process import AgentProcess, agent_process
 from tests.support.agent.agent_stage import Stage, agent_stage, registering
-from tests.support.agent.running_agent import AgentProcess, agent_process
 from tests.support.faults.disk import SmallDisk
 from tests.support.waiting import until
 
@@ -84,14 +84,14 @@ async def test_samples_that_a_full_outbox_gives_up_are_counted_in_status_and_log
         await stage.site.publish(*(b'{"sender": "n%d", "filler": "%s"}' % (number, filler) for number in range(80)))
 
         async def counts() -> bool:
-            status = await agent.status()
+            status = await agent.report()
             return status is not None and status.outbox_counters.get("dropped", {}).get("outbox_full", 0) > 20
 
         await until(counts, "drops are counted", PATIENCE)
         _, page, _ = await agent.command("status")
         assert "dropped         outbox_full " in page
         await until(lambda: 'msg="stream nodes: dropped: outbox_full ' in agent.log, "the log tells of it", PATIENCE)
-        status = await agent.status()
+        status = await agent.report()
         assert status is not None
         assert 0 < status.room < 64 << 10
         await stage.region.link.restore()

@@ -18,9 +18,8 @@ import nats
 import nats.errors
 
 from edge_agent.config.agent import load
-from edge_agent.observability.status_report import read_status
+from edge_agent.observability.status_report import StatusReport, read_status
 from edge_agent.store.read_only import StoreUnreadable
-from shared import wire
 from shared.command_line.terminal import json_text
 from shared.embedded.server import dies_with
 from shared.settings import SettingsError
@@ -54,14 +53,16 @@ class AgentProcess:
         self.config = config
         self._program = program
         self.store = config.with_name("agent.db")
-        self.log_path = config.with_name("agent.log")
+        self.log_path = config.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, environment: Mapping[str, str] | None = None) -> None:
-        """Start it; what it writes goes into the log."""
+        """Start it, with its output in the log."""
+        assert not self.is_running
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._program, "run", "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **(environment or {})},
@@ -74,19 +75,36 @@ class AgentProcess:
         assert self._process is not None
         return self._process
 
+    @property
+    def is_running(self) -> bool:
+        """True if the process lives; a suspended one does."""
+        return self._process is not None and self._process.poll() is None
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.process.send_signal(number)
+
+    def suspend(self) -> None:
+        """Stop it for a while, with its connections open (SIGSTOP)."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue a suspended process (SIGCONT)."""
+        self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End it at once (SIGKILL)."""
         self.process.kill()
         self.process.wait()
 
+    async def stop(self) -> int:
+        """Ask it to end (SIGTERM); return its exit code."""
+        self.process.terminate()
+        return await self.ended()
+
     async def stopped(self) -> None:
         """Tell it to end, and wait until it has, well."""
-        self.process.terminate()
-        assert await self.ended() == 0, self.log
+        assert await self.stop() == 0, self.log
 
     async def ended(self, deadline: float = DEADLINE) -> int:
         """Wait until it has ended; give its exit code."""
@@ -94,7 +112,7 @@ class AgentProcess:
 
     def end(self) -> None:
         """Leave nothing behind."""
-        if self._process is not None and self._process.poll() is None:
+        if self.is_running:
             self.kill()
 
     @property
@@ -110,10 +128,22 @@ class AgentProcess:
         output, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
         return process.returncode or 0, output.decode(), errors.decode()
 
+    async def command(self, name: str, *options: str) -> tuple[int, str, str]:
+        """Run another command on the same settings; return the same."""
+        return await self.run_command(name, "--config", str(self.config), *options)
+
     async def status(self) -> str:
         """Give what ``muster-agent status`` shows."""
-        code, output, errors = await self.run_command("status", "--config", str(self.config))
+        code, output, errors = await self.command("status")
         return output if code == 0 else errors
+
+    async def report(self) -> StatusReport | None:
+        """Read the status in this process, as ``muster-agent status --json`` does; None while there is none."""
+        try:
+            report = await asyncio.to_thread(read_status, Path(load(self.config).store.path))
+        except (SettingsError, StoreUnreadable):
+            return None
+        return msgspec.json.decode(json_text(report), type=StatusReport)
 
     async def status_json(self) -> dict[str, Any]:
         """Give what ``muster-agent status --json`` shows; empty while there is none.
@@ -121,13 +151,24 @@ class AgentProcess:
         It is asked again and again: of an agent that is a process of its own it is read here, without one more.
         """
         if self._process is None:
-            code, output, _ = await self.run_command("status", "--json", "--config", str(self.config))
+            code, output, _ = await self.command("status", "--json")
             return dict(json.loads(output)) if code == 0 else {}
         try:
             report = await asyncio.to_thread(read_status, Path(load(self.config).store.path))
         except (SettingsError, StoreUnreadable):
             return {}
         return dict(json.loads(json_text(report)))
+
+
+@asynccontextmanager
+async def agent_process(config: Path) -> AsyncIterator[AgentProcess]:
+    """Start an agent; it does not outlive the test."""
+    agent = AgentProcess(config)
+    try:
+        agent.start()
+        yield agent
+    finally:
+        agent.end()
 
 
 class Deployment:
@@ -140,20 +181,11 @@ class Deployment:
 
     async def advisories(self) -> list[Advisory]:
         """Give the region's advisories, in the order of its stream."""
-        found = [
-            wire.decode_advisory(record.payload)
-            for record in await self.region.stored()
-            if ".advisory." in record.subject
-        ]
-        return [advisory for advisory in found if isinstance(advisory, Advisory)]
+        return await self.region.advisories()
 
     async def watermarks(self) -> list[Watermark]:
         """Give the region's watermarks, in the order of its stream."""
-        return [
-            wire.decode_watermark(record.payload)
-            for record in await self.region.stored()
-            if record.subject.endswith(".watermark")
-        ]
+        return await self.region.watermarks()
 
     async def last_watermark(self) -> Watermark | None:
         """Give the region's newest watermark; fail where the agent has ended."""

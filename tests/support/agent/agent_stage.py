@@ -6,58 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from nats.aio.client import Client
 
-from shared import wire
-from shared.embedded.link import EmbeddedLink
-from shared.embedded.server import EmbeddedNats, LeafRemote, ServerSettings
-from shared.identifiers import AdvisoryKind
-from shared.nats.connection import ConnectionSettings, connect
-from shared.wire import Advisory, Watermark
-from tests.support.nats.linked_server import DEADLINE, LinkedServer
-from tests.support.nats.source_site import STREAM, Site, StoredMessage, running_site
+from shared.embedded.server import LeafRemote
+from tests.support.delivery.fleet_region import Region, running_region
+from tests.support.nats.source_site import STREAM, Site, running_site
 
-FLEET = "FLEET"
 REGISTER_EVERY = 0.25
-
-
-class Region(LinkedServer):
-    """A region's server with its FLEET stream, and the link that the agent comes over."""
-
-    stream, subjects = FLEET, "fleet.>"
-
-    def __init__(self, server: EmbeddedNats, client: Client, link: EmbeddedLink) -> None:
-        super().__init__(server, client, link)
-        self._records: list[StoredMessage] = []
-
-    def stream_config(self, **config: object) -> dict[str, object]:
-        """Say what the stream is to be."""
-        return super().stream_config(**{"duplicate_window": 120_000_000_000, **config})
-
-    async def records(self, part: str = "") -> list[StoredMessage]:
-        """Give everything that FLEET holds on subjects with ``part`` in them, in order."""
-        last = (await self.api(f"STREAM.INFO.{FLEET}"))["state"]["last_seq"]
-        for sequence in range(len(self._records) + 1, last + 1):
-            reply = await self.api(f"STREAM.MSG.GET.{FLEET}", {"seq": sequence})
-            self._records.append(msgspec.convert(reply["message"], StoredMessage))
-        return [record for record in self._records if part in record.subject]
-
-    async def advisories(self) -> list[Advisory]:
-        """Give the advisories, in the order of their arrival."""
-        found = [wire.decode_advisory(record.payload) for record in await self.records(".advisory.")]
-        return [advisory for advisory in found if isinstance(advisory, Advisory)]
-
-    async def senders_with(self, kind: AdvisoryKind) -> list[str]:
-        """Give the senders of one kind of advisory, in the order of their arrival."""
-        return [advisory.value for advisory in await self.advisories() if advisory.kind is kind]
-
-    async def watermarks(self) -> list[Watermark]:
-        """Give the watermarks, in the order of their arrival."""
-        return [wire.decode_watermark(record.payload) for record in await self.records(".watermark")]
-
-    async def observed_through(self) -> int:
-        """Give the instant up to which the agent has vouched for the site, 0 where it never has."""
-        return max((watermark.observed_through_us for watermark in await self.watermarks()), default=0)
 
 
 class Stage:
@@ -123,12 +77,7 @@ async def agent_stage(directory: Path, leaf_remote: LeafRemote | None = None, **
         domain, remotes = ("site", (leaf_remote,)) if leaf_remote else ("", ())
         site = await stack.enter_async_context(running_site(directory, domain=domain, leaf_remotes=remotes))
         await site.make_stream()
-        settings = ServerSettings(name="region", store_dir=directory / "region", domain="eu-west")
-        server = await stack.enter_async_context(EmbeddedNats(settings))
-        link = await stack.enter_async_context(EmbeddedLink(server.port))
-        client = await connect(ConnectionSettings(servers=(server.url,)), name="test", deadline=DEADLINE)
-        stack.push_async_callback(client.close)
-        region = Region(server, client, link)
+        region = await stack.enter_async_context(running_region(directory, domain="eu-west"))
         await region.make_stream()
         stage = Stage(site, region, directory / "agent.toml")
         stage.write_settings(**options)

@@ -1,6 +1,7 @@
 """Replay what a real site's stream and a real agent's store hold: what the agent must have said, to the byte."""
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -59,6 +60,16 @@ async def advisories_of_a_straight_run(config_path: Path, site: Client) -> list[
     emitter = Emitter(settings.block_id(block), "", "", "", rule.inspect_field, bytes(32))
     advisories = [decision for decision in decisions if isinstance(decision, Advise)]
     return [row.payload for row in emitter.rows(list(advisories), state, WatermarkContext({}, {}, {}))]
+
+
+async def assert_straight_run(arrived: Iterable[bytes], config_path: Path, site: Client) -> None:
+    """Assert that the bodies of advisories that arrived are those of a straight run of an agent that has ended."""
+    assert sorted(arrived, key=_place) == await advisories_of_a_straight_run(config_path, site)
+
+
+def _place(body: bytes) -> tuple[str, int]:
+    advisory = msgspec.json.decode(body)
+    return advisory["incarnation"], advisory["ordinal"]
 
 
 async def stored_message(client: Client, stream: str, sequence: int) -> SourceMessage:

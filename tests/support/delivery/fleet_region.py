@@ -22,10 +22,12 @@ from edge_agent.store.port import LaneDepth
 from edge_agent.store.sqlite_store import SqliteStore
 from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings
+from shared.identifiers import AdvisoryKind
 from shared.nats.connection import ConnectionSettings, LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import api_prefix
 from shared.nats.stream_messages import every_message
 from shared.subjects import watermark_subject
+from shared.wire import Advisory, Watermark, decode_advisory, decode_watermark
 from tests.support.nats.linked_server import DEADLINE, LinkedServer
 from tests.support.store.store_batches import BLOCK_ID
 from tests.support.waiting import until
@@ -68,6 +70,27 @@ class Region(LinkedServer):
             async for message in every_message(self.client, STREAM, api=api_prefix(), deadline=DEADLINE)
         ]
 
+    async def records(self, part: str = "") -> list[Stored]:
+        """Return the records of FLEET on subjects that contain ``part``, in order."""
+        return [record for record in await self.stored() if part in record.subject]
+
+    async def advisories(self) -> list[Advisory]:
+        """Return the advisories, in the order of their arrival."""
+        found = [decode_advisory(record.payload) for record in await self.records(".advisory.")]
+        return [advisory for advisory in found if isinstance(advisory, Advisory)]
+
+    async def senders_with(self, kind: AdvisoryKind) -> list[str]:
+        """Return the senders of one kind of advisory, in the order of their arrival."""
+        return [advisory.value for advisory in await self.advisories() if advisory.kind is kind]
+
+    async def watermarks(self) -> list[Watermark]:
+        """Return the watermarks, in the order of their arrival."""
+        return [decode_watermark(record.payload) for record in await self.records(".watermark")]
+
+    async def observed_through(self) -> int:
+        """Return the instant through which the site is covered, 0 if it never was."""
+        return max((watermark.observed_through_us for watermark in await self.watermarks()), default=0)
+
     async def forgets_ids(self) -> None:
         """Wait until FLEET has forgotten every message id it knows: it forgets them in the order they came."""
         subject, headers = "fleet.probe", {"Nats-Msg-Id": "probe"}
@@ -83,11 +106,13 @@ class Region(LinkedServer):
 
 @asynccontextmanager
 async def running_region(
-    directory: Path, *, round_trip: float = 0.0, bandwidth: int = 0, extra_config: str = ""
+    directory: Path, *, round_trip: float = 0.0, bandwidth: int = 0, extra_config: str = "", domain: str = ""
 ) -> AsyncIterator[Region]:
     """Start a region; its link has a round trip in seconds and a bandwidth in bytes per second."""
     async with AsyncExitStack() as stack:
-        settings = ServerSettings(name="region", store_dir=directory / "region", extra_config=extra_config)
+        settings = ServerSettings(
+            name="region", store_dir=directory / "region", extra_config=extra_config, domain=domain
+        )
         server = await stack.enter_async_context(EmbeddedNats(settings))
         link = EmbeddedLink(server.port, round_trip=round_trip, bandwidth=bandwidth)
         await stack.enter_async_context(link)

@@ -42,16 +42,6 @@ class StoredMessage(msgspec.Struct, frozen=True):
     time: str
     subject: str
     data: str = ""
-    hdrs: str = ""
-
-    def has_header(self, name: str, value: str) -> bool:
-        """Return True if a header has this value."""
-        return self.header(name) == value
-
-    def header(self, name: str) -> str | None:
-        """Return a header's value, None if there is none."""
-        lines = base64.b64decode(self.hdrs).decode().split("\r\n")
-        return next((line.removeprefix(f"{name}: ") for line in lines if line.startswith(f"{name}: ")), None)
 
     @property
     def payload(self) -> bytes:

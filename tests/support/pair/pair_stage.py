@@ -9,8 +9,8 @@ from edge_agent.observability.status_board import UPSTREAM, PairPhase, PairStatu
 from edge_agent.observability.status_report import StatusReport, read_status
 from edge_agent.store.read_only import StoreUnreadable
 from shared.embedded.link import EmbeddedLink
+from tests.support.agent.agent_process import AgentProcess
 from tests.support.agent.agent_stage import Stage, agent_stage
-from tests.support.agent.running_agent import AgentProcess
 from tests.support.waiting import until
 
 MEMBERS = ("dub1-a", "dub1-b")
@@ -28,7 +28,7 @@ class MemberStage(NamedTuple):
     def status(self) -> PairStatus | None:
         """Read what it does; None while this run of it has not said so."""
         report = self.report
-        return report.pair if report is not None and report.agent.pid == self.agent.pid else None
+        return report.pair if report is not None and report.agent.pid == self.agent.process.pid else None
 
     @property
     def report(self) -> StatusReport | None:
@@ -60,9 +60,9 @@ class PairStage:
 
     async def start(self) -> None:
         """Start both, the first as the leader."""
-        await self.a.agent.start()
+        self.a.agent.start()
         await until(lambda: self.a.does(PairPhase.LEADING), "the first leads")
-        await self.b.agent.start()
+        self.b.agent.start()
         await until(lambda: self.b.does(PairPhase.STANDING_BY), "the second stands by")
 
 
@@ -87,6 +87,6 @@ async def pair_stage(directory: Path) -> AsyncIterator[PairStage]:
             pair = f'members = {list(MEMBERS)}\ntakeover_after = "3s"\nhand_over_after = "{HAND_OVER:g}s"'
             path.write_text(f"{text}\n[pair]\n{pair}\n")
             agent = AgentProcess(path)
-            stack.push_async_callback(agent.kill)
+            stack.callback(agent.end)
             members.append(MemberStage(agent, link, uplink, directory / name / "agent.db"))
         yield PairStage(stage, *members)

@@ -16,7 +16,7 @@ from shared.embedded.link import EmbeddedLink
 from shared.embedded.server import EmbeddedNats, ServerSettings
 from shared.nats.jetstream_api import ApiError, RequestFailed, request_json
 from shared.truth import Truth, TruthError, read_truth
-from tests.support.agent.running_agent import AgentProcess
+from tests.support.agent.agent_process import AgentProcess
 from tests.support.lakehouse.quick_spark import spark_block
 from tests.support.topology.archiving import archived_sequences
 from tests.support.topology.regions import Federation, client_of, federation
@@ -114,12 +114,12 @@ class MonitoredSite:
 
     async def dies(self) -> None:
         """Kill the agent and start it again."""
-        await self.agent.kill()
-        await self.agent.start()
+        self.agent.kill()
+        self.agent.start()
 
     async def has_said_everything(self, until_at: int) -> bool:
         """Tell whether the agent has observed the stream up to an instant, and the region has acknowledged it all."""
-        status = await self.agent.status()
+        status = await self.agent.report()
         if status is None or any(lane.rows for lane in status.outbox.values()):
             return False
         return status.blocks[0].state.observed_through > until_at
@@ -229,8 +229,8 @@ async def two_sites(directory: Path) -> AsyncIterator[TwoSites]:
             uplink = await stack.enter_async_context(EmbeddedLink(servers.regions[REGION].port))
             site = sites[name] = MonitoredSite(name, directory / name, server, uplink)
             stack.push_async_callback(site.end_fleet)
-            stack.push_async_callback(site.agent.kill)
-            site.agent.config_path.write_text(
+            stack.callback(site.agent.end)
+            site.agent.config.write_text(
                 AGENT.format(
                     site=name, region=REGION, upstream=uplink.url, source=server.url, stale_after=f"{STALE_AFTER:g}"
                 )
@@ -241,5 +241,5 @@ async def two_sites(directory: Path) -> AsyncIterator[TwoSites]:
         everything = TwoSites(directory, servers, sites)
         await everything.aggregator("apply", "--config", "topology.toml")
         for site in sites.values():
-            await site.agent.start()
+            site.agent.start()
         yield everything
