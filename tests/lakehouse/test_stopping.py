@@ -6,16 +6,19 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.imports.job import import_intervals
 from aggregator.lakehouse.imports.mapping import Mapping
-from aggregator.lakehouse.spark.stop_signal import STOPPING
+from aggregator.lakehouse.spark.stop_signal import STOPPING, StopSignal
 from aggregator.lakehouse.tables.schemas import TABLES, VIEWS
 from shared.instants import HOUR, SECOND
 from tests.lakehouse.bronze.test_exactly_once import FIRST, story, tables_of
@@ -159,3 +162,20 @@ def test_messages_of_python_are_shown_while_java_warns_into_the_log(tmp_path: Pa
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert (ran.stderr, log.read_text()) == ("stopping\nstopped\n", "a warning")
+
+
+def test_a_request_while_spark_starts_is_noted_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+
+    class Starting:
+        """A context without its side in Java."""
+
+        def __getattr__(self, name: str) -> object:
+            asked.set()
+            raise AttributeError(name)
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Starting())
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.wait(DEADLINE)
+        assert stop.is_asked()

@@ -119,8 +119,8 @@ class StopSignal:
         while not select.select([self._ended], [], [], pause)[0]:
             spark = SparkContext._active_spark_context  # noqa: SLF001 - there is no public question
             if spark is not None:
-                # A JVM that is gone computes nothing any more.
-                with suppress(*GONE):
+                # A JVM that is gone computes nothing; a context that starts or was stopped has no JVM (AttributeError).
+                with suppress(*GONE, AttributeError):
                     spark.cancelAllJobs()
             pause = _CANCEL_AGAIN_SECONDS
 
