@@ -99,10 +99,10 @@ class CommandSettings(Settings, frozen=True, tag_field="kind", tag="command"):
     ]
 
 
-class HeartbeatSettings(AddressSettings, frozen=True, tag_field="kind", tag="heartbeat"):
+class HeartbeatAddress(AddressSettings, frozen=True, tag_field="kind", tag="heartbeat"):
     """An address that is asked from time to time while all is well here: a dead man's switch."""
 
     every: Annotated[Duration, Meta(description="how often")] = Duration.of("1m")
 
 
-AlertSettings = AlertmanagerSettings | WebhookSettings | CommandSettings | HeartbeatSettings
+AlertSettings = AlertmanagerSettings | WebhookSettings | CommandSettings | HeartbeatAddress

@@ -54,7 +54,7 @@ def explain_refusal(stream: str, error: ApiError | RequestFailed) -> str:
     return f"stream {stream}: {error}"
 
 
-class StreamState(msgspec.Struct, frozen=True):
+class StreamStand(msgspec.Struct, frozen=True):
     """What a stream holds. ``created_at`` in microseconds tells one past of the stream from another.
 
     ``first_at`` is when the first message that is left was stored, at its origin where this is a mirror; 0 for none.
@@ -86,7 +86,7 @@ class StreamState(msgspec.Struct, frozen=True):
         return 0 < self.message_count <= self.last_sequence - self.first_sequence
 
 
-class _State(msgspec.Struct):
+class _StreamCounts(msgspec.Struct):
     messages: Count = 0
     bytes: Count = 0
     first_seq: Count = 0
@@ -103,10 +103,10 @@ class _Config(msgspec.Struct):
     mirror: _Origin | None = None
 
 
-class _Info(msgspec.Struct):
+class _FoundStream(msgspec.Struct):
     config: _Config
     created: ReportedInstant
-    state: _State
+    state: _StreamCounts
 
 
 class StreamReader:
@@ -127,14 +127,14 @@ class StreamReader:
     async def __aexit__(self, *_exception: object) -> None:
         await self._client.close()
 
-    async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamState:
+    async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamStand:
         """Ask what ``stream`` holds, and again after ``pauses`` (seconds) where nobody answers; raise ReadFailed."""
         try:
-            info = await self._ask(f"STREAM.INFO.{stream}", None, _Info, pauses)
+            info = await self._ask(f"STREAM.INFO.{stream}", None, _FoundStream, pauses)
         except (ApiError, RequestFailed) as error:
             raise ReadFailed(explain_refusal(stream, error)) from error
         state = info.state
-        return StreamState(
+        return StreamStand(
             name=info.config.name,
             created_at=info.created,
             first_sequence=state.first_seq,

@@ -27,7 +27,7 @@ from aggregator.live.feed import FOLDED_SUBJECTS, next_left
 from aggregator.live.fold.changes import Archived, Changes
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
-from aggregator.live.store import LiveStore, Origin, stored_position
+from aggregator.live.store import ArchiveId, LiveStore, stored_position
 from shared.instants import format_instant
 from shared.nats.connection import api_prefix, connect
 
@@ -41,7 +41,7 @@ class CannotCompare(Exception):
     """There is nothing to compare, or no common place; the text is one line, with what to do."""
 
 
-class Key(NamedTuple):
+class SenderKey(NamedTuple):
     """A sender of a block."""
 
     region: str
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 class Difference(NamedTuple):
     """What both sides say of a sender; None: nothing. The stories are lines."""
 
-    key: Key
+    key: SenderKey
     live: Seen | None
     tables: Seen | None
     live_story: list[str]
@@ -101,7 +101,7 @@ class Agreement(NamedTuple):
 async def compare(settings: AggregatorSettings, tables: Tables, progress: Callable[[str], None]) -> Agreement:
     """Compare; raise CannotCompare, ConnectFailed, RequestFailed, ApiError, TablesUnreadable."""
     position = _position(tables)
-    origin = Origin(position.stream, position.created_at, settings.lakehouse.choria_region)
+    origin = ArchiveId(position.stream, position.created_at, settings.lakehouse.choria_region)
     await _require_archive(settings, position, progress)
     with tempfile.TemporaryDirectory(prefix="muster-verify-") as directory:
         store = LiveStore(Path(directory) / "verify.db")
@@ -139,7 +139,7 @@ async def _require_archive(
         progress(f"{position.stream} holds nothing before {state.first_kept:,}: what was told only there differs")
 
 
-async def _fold(settings: AggregatorSettings, origin: Origin, into: tuple[Fleet, LiveStore], through: int) -> None:
+async def _fold(settings: AggregatorSettings, origin: ArchiveId, into: tuple[Fleet, LiveStore], through: int) -> None:
     fleet, store = into
     async for archived in _read(settings, origin, fleet.sequence + 1, through):
         changes = fleet.fold(archived, Changes())
@@ -147,7 +147,9 @@ async def _fold(settings: AggregatorSettings, origin: Origin, into: tuple[Fleet,
             store.write(database, origin, fleet, changes)
 
 
-async def _read(settings: AggregatorSettings, origin: Origin, first: int, last: int) -> AsyncIterator[list[Archived]]:
+async def _read(
+    settings: AggregatorSettings, origin: ArchiveId, first: int, last: int
+) -> AsyncIterator[list[Archived]]:
     """Give the messages ``first`` to ``last`` that matter; raise CannotCompare where reading fails."""
     subjects = () if origin.choria_region else FOLDED_SUBJECTS
     client, api = await connect(settings.hub, name="muster-verify", deadline=DEADLINE), api_prefix(settings.hub.domain)
@@ -185,7 +187,7 @@ def _position(tables: Tables) -> HubPosition:
 
 
 def _compared(fleet: Fleet, tables: Tables, position: HubPosition) -> Agreement:
-    live, published, long_gone = dict(_said_live(fleet)), dict[Key, Seen](), set[Key]()
+    live, published, long_gone = dict(_said_live(fleet)), dict[SenderKey, Seen](), set[SenderKey]()
     for key, seen, ended_at in _said_by_tables(tables, position):
         published[key] = seen
         if ended_at < position.known_through - fleet.kept:
@@ -220,7 +222,7 @@ def _compared(fleet: Fleet, tables: Tables, position: HubPosition) -> Agreement:
     return Agreement(position.sequence, agree, contradict, only_live, only_tables, differences, 0, True)
 
 
-def _said_live(fleet: Fleet) -> Iterator[tuple[Key, Seen]]:
+def _said_live(fleet: Fleet) -> Iterator[tuple[SenderKey, Seen]]:
     senders = fleet.senders
     for sender, name in enumerate(senders.names):
         number = senders.block[sender]
@@ -229,10 +231,10 @@ def _said_live(fleet: Fleet) -> Iterator[tuple[Key, Seen]]:
             # Nothing counts of what was told of it.
             continue
         since = senders.since[sender] if state in ("up", "down") else 0
-        yield Key(block.region, block.site, block.block, name), Seen(state, since, block.known_until)
+        yield SenderKey(block.region, block.site, block.block, name), Seen(state, since, block.known_until)
 
 
-def _said_by_tables(tables: Tables, position: HubPosition) -> Iterator[tuple[Key, Seen, int]]:
+def _said_by_tables(tables: Tables, position: HubPosition) -> Iterator[tuple[SenderKey, Seen, int]]:
     """Give what the tables say of each sender, and when its last life or knowledge of it ended (microseconds)."""
     coverage = {
         tuple(row[:3]): row[3]
@@ -253,10 +255,10 @@ def _said_by_tables(tables: Tables, position: HubPosition) -> Iterator[tuple[Key
         since = started_at if goes_on and state != "unknown" else 0
         known_until = coverage.get((region, site, block)) or 0
         seen = Seen(state if goes_on else "absent", since, known_until)
-        yield Key(region, site, block, sender), seen, ended_at
+        yield SenderKey(region, site, block, sender), seen, ended_at
 
 
-def _has_forgotten(fleet: Fleet, key: Key) -> bool:
+def _has_forgotten(fleet: Fleet, key: SenderKey) -> bool:
     number = fleet.number_of(key[:3])
     return number is not None and fleet.blocks[number].forgotten_count > 0
 
@@ -267,12 +269,12 @@ def _live_story(fleet: Fleet, sender: int | None) -> Iterator[str]:
         yield f"{format_instant(entry.at)} {entry.kind}, last seen {seen}, message {entry.sequence}"
 
 
-def _sender(fleet: Fleet, key: Key) -> int | None:
+def _sender(fleet: Fleet, key: SenderKey) -> int | None:
     block = fleet.number_of(key[:3])
     return fleet.members[block].get(key.sender) if block is not None else None
 
 
-def _tables_story(tables: Tables, key: Key) -> Iterator[str]:
+def _tables_story(tables: Tables, key: SenderKey) -> Iterator[str]:
     rows = tables.rows(
         "SELECT epoch_us(started_at), epoch_us(ended_at), state, ended_by FROM sender_intervals WHERE region = ? AND"
         " site = ? AND block = ? AND sender_id = ? ORDER BY started_at DESC LIMIT ?",
@@ -284,7 +286,7 @@ def _tables_story(tables: Tables, key: Key) -> Iterator[str]:
 
 
 async def _running(
-    settings: AggregatorSettings, origin: Origin, into: tuple[Fleet, LiveStore], progress: Callable[[str], None]
+    settings: AggregatorSettings, origin: ArchiveId, into: tuple[Fleet, LiveStore], progress: Callable[[str], None]
 ) -> tuple[bool, int]:
     """Fold on to where the service stands, and tell whether it stands there with the same state, and where."""
     path = settings.live_path

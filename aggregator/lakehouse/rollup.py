@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamState
+from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamStand
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, check_mirror, plan_reading, reached
@@ -20,7 +20,7 @@ from aggregator.lakehouse.bronze import writer
 from aggregator.lakehouse.bronze.chunks import read_chunks
 from aggregator.lakehouse.bronze.hub_time_repair import repair
 from aggregator.lakehouse.bronze.staged_files import place_of
-from aggregator.lakehouse.bronze.writer import Counts
+from aggregator.lakehouse.bronze.writer import ReadCounts
 from aggregator.lakehouse.derive import time_report
 from aggregator.lakehouse.derive.availability.accounting import AccountingError
 from aggregator.lakehouse.derive.checkpoint import checkpoint_of, recipe_of
@@ -67,7 +67,7 @@ class RollupResult(msgspec.Struct, frozen=True):
     ``hub_clock``: how the hub's clock was set back, one line for each time.
     """
 
-    counts: Counts
+    counts: ReadCounts
     position: HubPosition
     seconds: float
     upkeep: Upkeep | None = None
@@ -79,8 +79,8 @@ class RollupResult(msgspec.Struct, frozen=True):
 class Hub(msgspec.Struct, frozen=True):
     """What the hub's two streams hold."""
 
-    archive: StreamState
-    report: StreamState
+    archive: StreamStand
+    report: StreamStand
 
 
 def roll_up(
@@ -150,7 +150,7 @@ def find_nothing_new(settings: AggregatorSettings, check: Check = unstoppable) -
     if plan_reading([position], hub.archive, hub.report).wanted.count:
         return None
     asyncio.run(until_stopped(_check_past(settings, [position]), check))
-    return RollupResult(Counts(), position, time.monotonic() - began)
+    return RollupResult(ReadCounts(), position, time.monotonic() - began)
 
 
 def keep_up(settings: AggregatorSettings, progress: Progress, check: Check = unstoppable) -> Upkeep:
@@ -293,7 +293,7 @@ def _take_what_is_new(
     plan: ReadingPlan,
     positions: Mapping[str, HubPosition],
     progress: Progress,
-) -> tuple[Counts, HubPosition]:
+) -> tuple[ReadCounts, HubPosition]:
     """Read and write chunk by chunk; a run that is killed goes on with the chunk that it was in.
 
     ``positions`` tells where the bronze tables stand.
@@ -312,7 +312,7 @@ def _take_what_is_new(
     effort.fit(spark, _RECORDS, plan.wanted.count, settings.lakehouse.spark)
     if plan.wanted.count:
         progress(f"reading {plan.wanted.count:,} new messages")
-    counts, began = Counts(), time.monotonic()
+    counts, began = ReadCounts(), time.monotonic()
     place = place_of(spark, ADVISORIES, done[ADVISORIES.name].sequence)
     reading, choria_region = settings.lakehouse.reading, settings.lakehouse.choria_region
     streams = hub.report.name, hub.archive.name
@@ -343,7 +343,7 @@ def _take_what_is_new(
     return counts, position
 
 
-def _chunks(plan: ReadingPlan, report: StreamState) -> list[Span]:
+def _chunks(plan: ReadingPlan, report: StreamStand) -> list[Span]:
     size = max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // report.message_size))
     firsts = range(plan.wanted.first, plan.wanted.last + 1, size)
     return [Span(first, min(first + size - 1, plan.wanted.last)) for first in firsts]

@@ -26,7 +26,7 @@ from aggregator.config import Reading
 from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Source, Sourcing
-from aggregator.live.store import LiveStore, Origin
+from aggregator.live.store import ArchiveId, LiveStore
 from aggregator.records.judge import QuarantineReason
 from shared.decoding import Count, Nanoseconds, ReportedInstant
 from shared.nats.connection import ConnectFailed, connect
@@ -72,7 +72,7 @@ CROWDED = (
 logger = logging.getLogger(__name__)
 
 
-class _State(msgspec.Struct, frozen=True):
+class _LastSequence(msgspec.Struct, frozen=True):
     last_seq: Count = 0
 
 
@@ -94,10 +94,10 @@ class _Source(msgspec.Struct):
     error: dict[str, Any] | None = None
 
 
-class _Info(msgspec.Struct):
+class _ArchiveInfo(msgspec.Struct):
     created: ReportedInstant
     ts: ReportedInstant = 0
-    state: _State = _State()
+    state: _LastSequence = _LastSequence()
     sources: list[_Source] = []
 
 
@@ -136,7 +136,7 @@ class Feed:
         self.store: LiveStore
         self.wrong = "not connected yet"
         self.restored = 0
-        self._origin: Origin | None = None
+        self._origin: ArchiveId | None = None
         self._looked: tuple[Sourcing, float] = Sourcing(), time.monotonic()
 
     @property
@@ -205,7 +205,7 @@ class Feed:
         await self._check_past(client, self.fleet.sequence, self.fleet.stamped_through)
         self._look(info, self.fleet.known_through)
 
-    async def _load(self, origin: Origin) -> None:
+    async def _load(self, origin: ArchiveId) -> None:
         """Load the state that was committed last."""
         loaded = await asyncio.to_thread(self.store.load, origin)
         if loaded is None and self.store.is_of_another:
@@ -213,10 +213,10 @@ class Feed:
         self.fleet = loaded or Fleet(self._choria_region, self.store.entry)
         self.fleet.site_blocks.most = self.blocks_per_site
 
-    def _origin_in(self, info: _Info) -> Origin:
-        return Origin(self._stream, info.created, self._choria_region)
+    def _origin_in(self, info: _ArchiveInfo) -> ArchiveId:
+        return ArchiveId(self._stream, info.created, self._choria_region)
 
-    async def _checked(self, client: DirectClient, info: _Info) -> _Info:
+    async def _checked(self, client: DirectClient, info: _ArchiveInfo) -> _ArchiveInfo:
         """Give ``info`` of a stream that holds what was read; raise AnotherArchive where it is not the same any more.
 
         A server that has just come to lead the archive may have something still to take: it is asked again, until it
@@ -366,11 +366,11 @@ class Feed:
                 continue
             self._look(info, hub_time)
 
-    async def _info(self, client: DirectClient) -> _Info:
+    async def _info(self, client: DirectClient) -> _ArchiveInfo:
         subject = f"{self._api}.STREAM.INFO.{self._stream}"
-        return await request_json(client, subject, None, _Info, deadline=CONNECT_DEADLINE)
+        return await request_json(client, subject, None, _ArchiveInfo, deadline=CONNECT_DEADLINE)
 
-    def _look(self, info: _Info, hub_time: int) -> None:
+    def _look(self, info: _ArchiveInfo, hub_time: int) -> None:
         """Note what the hub says of the archive, of which ``hub_time`` had been read when it was asked."""
         said, before = self._looked[0], self.sourcing.now
         now = info.ts or hub_time

@@ -107,7 +107,7 @@ class StoredSender(NamedTuple):
     head: int
 
 
-class Origin(NamedTuple):
+class ArchiveId(NamedTuple):
     """Which archive a state is of: its name, its creation (microseconds), and whose plain advisories are taken."""
 
     stream: str
@@ -149,7 +149,7 @@ class LiveStore:
             self._is_closed = True
             self._database.close()
 
-    def load(self, origin: Origin) -> Fleet | None:
+    def load(self, origin: ArchiveId) -> Fleet | None:
         """Give the state of ``origin``; None where the file holds none, or another's."""
         found = self._database.execute("SELECT version, stream, created_at, choria_region FROM position").fetchone()
         if found != (VERSION, *origin):
@@ -194,7 +194,7 @@ class LiveStore:
                 raise
             self._database.execute("COMMIT")
 
-    def write(self, database: sqlite3.Connection, origin: Origin, fleet: Fleet, changes: Changes) -> None:
+    def write(self, database: sqlite3.Connection, origin: ArchiveId, fleet: Fleet, changes: Changes) -> None:
         """Write what has changed, and the position, within a transaction."""
         database.executemany(
             "INSERT INTO block VALUES (?, ?, ?, ?, ?) ON CONFLICT (number) DO UPDATE SET state = excluded.state",
@@ -265,7 +265,7 @@ class LiveStore:
                 self.prune(database, point.at_us - KEPT, contested)
 
 
-def stored_position(path: Path, origin: Origin) -> int | None:
+def stored_position(path: Path, origin: ArchiveId) -> int | None:
     """Say at which message of ``origin`` a file stands; None where it is another's, or empty."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
         if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'position'").fetchone():

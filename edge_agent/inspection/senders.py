@@ -10,7 +10,7 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.store.port import EVERYTHING
-from shared.command_line.tables import Column, format_table
+from shared.command_line.tables import Field, format_table
 
 COUNT_SENDERS = """
 SELECT COUNT(*), COALESCE(SUM(phase), 0), COALESCE(SUM(
@@ -66,7 +66,7 @@ class SenderLine(msgspec.Struct, frozen=True, gc=False):
     is_watched: bool
 
 
-class SenderList(msgspec.Struct, frozen=True):
+class SenderListing(msgspec.Struct, frozen=True):
     """What ``senders`` shows; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass.
 
     ``unwatched`` names the streams that should be watched, and are not now.
@@ -81,7 +81,7 @@ class SenderList(msgspec.Struct, frozen=True):
 
 def list_senders(
     database: sqlite3.Connection, wanted: SenderFilter, *, limit: int, newest_first: bool, at: int
-) -> SenderList:
+) -> SenderListing:
     """Read the senders that pass, ordered by when they were last seen; ``limit`` 0 reads all of them."""
     database.execute("BEGIN")
     blocks = read_blocks(database, wanted.stream)
@@ -90,7 +90,7 @@ def list_senders(
     order = {"direction": -1 if newest_first else 1, "limit": limit or NO_LIMIT}
     rows = database.execute(SENDERS, values | order).fetchall()
     watched = {number for number, block in blocks.items() if block.is_watched(at)}
-    return SenderList(
+    return SenderListing(
         heard=total - stale,
         stale=stale,
         matching=matching,
@@ -117,22 +117,22 @@ def _line(block: KnownBlock, row: tuple[Any, ...], *, is_watched: bool) -> Sende
     )
 
 
-def render_senders(listed: SenderList, at: int, width: int) -> str:
+def render_senders(listed: SenderListing, at: int, width: int) -> str:
     return "\n".join(_lines(listed, at, width))
 
 
-def _lines(listed: SenderList, at: int, width: int) -> Iterator[str]:
+def _lines(listed: SenderListing, at: int, width: int) -> Iterator[str]:
     lines = listed.senders
     several = len({line.stream for line in lines}) > 1
     if lines:
         yield format_table(
             [
-                Column("sender", lambda line: line.sender_id),
-                Column("stream", lambda line: line.stream if several else ""),
-                Column("state", lambda line: line.state),
-                Column("last seen", lambda line: relative(line.last_seen_at, at), right=True),
-                Column("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True, spare=1),
-                Column("if not heard", lambda line: _fate(line, at)),
+                Field("sender", lambda line: line.sender_id),
+                Field("stream", lambda line: line.stream if several else ""),
+                Field("state", lambda line: line.state),
+                Field("last seen", lambda line: relative(line.last_seen_at, at), right=True),
+                Field("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True, spare=1),
+                Field("if not heard", lambda line: _fate(line, at)),
             ],
             lines,
             width,

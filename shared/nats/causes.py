@@ -36,7 +36,7 @@ _LOGIN_ENDS = {
 _NOT_YET, _EXPIRED, _OTHER_NAME = 9, 10, (62, 63, 64)
 
 
-class Cause(msgspec.Struct, frozen=True):
+class LinkCause(msgspec.Struct, frozen=True):
     """Why, in one line; ``lasting`` where trying again changes nothing (credentials, certificates, TLS).
 
     ``by_server``: the server itself says it, so that what follows (a broken pipe) explains nothing more. ``remedy`` is
@@ -49,7 +49,7 @@ class Cause(msgspec.Struct, frozen=True):
     remedy: str = _LOOK
 
 
-def explain(error: Exception, *, reached: bool, login: Login) -> Cause:
+def explain(error: Exception, *, reached: bool, login: Login) -> LinkCause:
     """Translate an error of nats-py.
 
     ``reached`` tells that the server accepted the TCP connection, ``login`` with what we wanted to log in.
@@ -57,37 +57,37 @@ def explain(error: Exception, *, reached: bool, login: Login) -> Cause:
     text = str(error).removeprefix("nats: ").strip("'")
     if isinstance(error, ssl.SSLError | nats.errors.SecureConnWantedError):
         return _tls(error, text)
-    ours = Cause(text, lasting=True, remedy=MEND_FILE) if isinstance(error, UnusableSecret) else None
+    ours = LinkCause(text, lasting=True, remedy=MEND_FILE) if isinstance(error, UnusableSecret) else None
     by_server = ours or _server_cause(text, login)
     if by_server is not None:
         return by_server
     if isinstance(error, nats.errors.StaleConnectionError):
-        return Cause("the server fell silent" if "stale" in text else "the server closed the connection")
+        return LinkCause("the server fell silent" if "stale" in text else "the server closed the connection")
     if isinstance(error, TimeoutError) or "empty response from server" in text:
         if not reached:
-            return Cause(
+            return LinkCause(
                 "no answer", remedy="start the server, open the way to it (firewall, route), or correct servers"
             )
         hangs = f"it accepts the connection, then nothing comes: it hangs, or {_HANDSHAKE_HINT}"
-        return Cause(
+        return LinkCause(
             hangs, remedy="set tls.handshake_first as the server has it; else look at the server, and restart it"
         )
-    return _system(error, text) if isinstance(error, OSError) else Cause(text)
+    return _system(error, text) if isinstance(error, OSError) else LinkCause(text)
 
 
-def _server_cause(text: str, login: Login) -> Cause | None:
+def _server_cause(text: str, login: Login) -> LinkCause | None:
     said = text.lower()
     if _NO_ROOM in said:
         no_room = f"it takes no more connections, of all or of ours (max_connections): {text}"
-        return Cause(no_room, by_server=True, remedy=_ROOM)
+        return LinkCause(no_room, by_server=True, remedy=_ROOM)
     is_violation = AUTHORIZATION_VIOLATION in said
     for event, (cause, remedy) in _LOGIN_ENDS.items():
         if event in said:
-            return Cause(f"{_REFUSES}: {cause}", lasting=True, by_server=True, remedy=remedy)
+            return LinkCause(f"{_REFUSES}: {cause}", lasting=True, by_server=True, remedy=remedy)
     if not is_violation:
         return None
     if expired := _expired_jwt(login):
-        return Cause(f"{_REFUSES}: {expired}", lasting=True, by_server=True, remedy=_RENEW)
+        return LinkCause(f"{_REFUSES}: {expired}", lasting=True, by_server=True, remedy=_RENEW)
     user = login.whom
     if login.is_anonymous:
         remedy = "set auth in the settings, or tls.cert where the server knows its users by certificates"
@@ -98,7 +98,7 @@ def _server_cause(text: str, login: Login) -> Cause | None:
         if login.seed is not None:
             remedy += "; a Choria broker knows no nkeys: tls.cert and tls.key of its CA in place of auth"
     refused = f"{_REFUSES}: Authorization Violation"
-    return Cause(f"{refused}, as {user}" if user else refused, lasting=True, by_server=True, remedy=remedy)
+    return LinkCause(f"{refused}, as {user}" if user else refused, lasting=True, by_server=True, remedy=remedy)
 
 
 def _expired_jwt(login: Login) -> str:
@@ -111,41 +111,43 @@ def _expired_jwt(login: Login) -> str:
     return expiry(f"the user's JWT in {login.seed_file}", until, now) if 0 < until <= now else ""
 
 
-def _tls(error: Exception, text: str) -> Cause:
+def _tls(error: Exception, text: str) -> LinkCause:
     if isinstance(error, ssl.SSLCertVerificationError):
         code, said = error.verify_code, error.verify_message
         if code == _EXPIRED:
             remedy = "renew it, or its authority's, at the server; nothing in the settings helps"
-            return Cause("the server's certificate has expired", lasting=True, remedy=remedy)
+            return LinkCause("the server's certificate has expired", lasting=True, remedy=remedy)
         if code == _NOT_YET:
             remedy = "set the clocks of both hosts right; else renew the server's certificate"
-            return Cause("the server's certificate is not valid yet", lasting=True, remedy=remedy)
+            return LinkCause("the server's certificate is not valid yet", lasting=True, remedy=remedy)
         untrusted = f"its certificate is not trusted: {said}; check tls.ca and the server's name"
         if code in _OTHER_NAME:
             remedy = "write it in servers by a name that its certificate has, or have one made with this name"
         else:
             remedy = "put the authority that has signed the server's certificate into tls.ca"
-        return Cause(untrusted, lasting=True, remedy=remedy)
+        return LinkCause(untrusted, lasting=True, remedy=remedy)
     if isinstance(error, ssl.SSLError):
         reason = error.reason or text
         if "ALERT" in reason and ("CERT" in reason or "UNKNOWN_CA" in reason):
             remedy = "name in tls.cert and tls.key a certificate that the server trusts and that has not expired"
-            return Cause(f"it refuses our certificate, or wants one (tls.cert): {reason}", lasting=True, remedy=remedy)
-        return Cause(f"TLS failed ({reason}): {_FULL_OR_HANDSHAKE}", lasting=True, remedy=_ROOM_OR_HANDSHAKE)
+            return LinkCause(
+                f"it refuses our certificate, or wants one (tls.cert): {reason}", lasting=True, remedy=remedy
+            )
+        return LinkCause(f"TLS failed ({reason}): {_FULL_OR_HANDSHAKE}", lasting=True, remedy=_ROOM_OR_HANDSHAKE)
     remedy = "let the server offer TLS, or take tls (and tls:// in servers) out of the settings"
-    return Cause("it offers no TLS, and clear text is not wanted (tls)", lasting=True, remedy=remedy)
+    return LinkCause("it offers no TLS, and clear text is not wanted (tls)", lasting=True, remedy=remedy)
 
 
-def _system(error: OSError, text: str) -> Cause:
+def _system(error: OSError, text: str) -> LinkCause:
     if isinstance(error, socket.gaierror):
         remedy = "correct the name in servers, or look after this host's name service"
-        return Cause(f"the name does not resolve ({error.strerror})", remedy=remedy)
+        return LinkCause(f"the name does not resolve ({error.strerror})", remedy=remedy)
     # A name with several addresses gives one error that lists the errors of all of them.
     numbers: set[int | None] = {int(number) for number in re.findall(r"\[Errno (\d+)\]", text)} or {error.errno}
     if numbers == {errno.ECONNREFUSED}:
         remedy = "start the server, or correct servers in the settings"
-        return Cause("connection refused, nothing listens there", remedy=remedy)
+        return LinkCause("connection refused, nothing listens there", remedy=remedy)
     # What asyncio raises where a connection ends while it is being encrypted has no text.
     if error.strerror or text:
-        return Cause(error.strerror or text)
-    return Cause(f"it closed the connection where TLS begins: {_FULL_OR_HANDSHAKE}", remedy=_ROOM_OR_HANDSHAKE)
+        return LinkCause(error.strerror or text)
+    return LinkCause(f"it closed the connection where TLS begins: {_FULL_OR_HANDSHAKE}", remedy=_ROOM_OR_HANDSHAKE)

@@ -13,7 +13,7 @@ import msgspec
 import nats.errors
 from nats.protocol.parser import PERMISSIONS_ERR
 
-from shared.nats.causes import MEND_FILE, Cause, explain
+from shared.nats.causes import MEND_FILE, LinkCause, explain
 from shared.nats.client import EdgeClient
 from shared.nats.jetstream_api import ApiError, RequestFailed, api_prefix, request_json
 from shared.nats.secrets import Login, UnusableSecret, login, tls_context
@@ -174,9 +174,9 @@ class _LinkReporter:
         self._login = login
         self._on_state = on_state
         self._opened = False
-        self._causes: dict[str, Cause] = {}
+        self._causes: dict[str, LinkCause] = {}
 
-    def cause_of(self, error: Exception) -> Cause:
+    def cause_of(self, error: Exception) -> LinkCause:
         """Say why, of the server that was tried last."""
         return explain(error, reached=self.client.reached, login=self._login)
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from shared.nats.causes import Cause
+from shared.nats.causes import LinkCause
 from shared.nats.client import EdgeClient
 from shared.nats.jetstream_api import (
     NO_STREAM_ANSWERS,
@@ -59,7 +59,7 @@ class _Account(msgspec.Struct):
     domain: str = ""
 
 
-async def explain_unanswered(ask: Ask, subject: str, domain: str, user: str, creation: str = "create it") -> Cause:
+async def explain_unanswered(ask: Ask, subject: str, domain: str, user: str, creation: str = "create it") -> LinkCause:
     """Return why no stream answers a publish on ``subject``; the text calls it "that subject".
 
     ``domain`` is the one of the settings, "" for the connection's own. ``user`` is the user of the connection,
@@ -69,39 +69,39 @@ async def explain_unanswered(ask: Ask, subject: str, domain: str, user: str, cre
     try:
         names = (await ask(f"{api}.STREAM.NAMES", {"subject": subject}, _Names)).streams or ()
     except ApiError as error:
-        return Cause(f"no stream answers there: {error}", remedy=error.remedy or f"mend what {api} answers")
+        return LinkCause(f"no stream answers there: {error}", remedy=error.remedy or f"mend what {api} answers")
     except NoApi:
         of_domain = f" of domain {domain}" if domain else ""
         remedy = "enable JetStream there, correct servers, auth or domain in the settings, or mend the leaf link to it"
-        return Cause(f"no stream answers there, nor does JetStream's API{of_domain} ({api})", remedy=remedy)
+        return LinkCause(f"no stream answers there, nor does JetStream's API{of_domain} ({api})", remedy=remedy)
     except RequestFailed:
         remedy = (
             "look at the servers and streams there: nats server report jetstream, nats stream report; for the doctor "
             f"to tell which, let {user} publish on {api}.STREAM.NAMES"
         )
-        return Cause(NO_STREAM_ANSWERS, remedy=remedy)
+        return LinkCause(NO_STREAM_ANSWERS, remedy=remedy)
     if names:
         return await _of_stream(ask, api, names[0], user)
     return await _of_account(ask, api, user, creation)
 
 
-async def _of_stream(ask: Ask, api: str, stream: str, user: str) -> Cause:
+async def _of_stream(ask: Ask, api: str, stream: str, user: str) -> LinkCause:
     is_led = False
     try:
         is_led = (await ask(f"{api}.STREAM.INFO.{stream}", None, _Stream)).is_led
     except NotPermitted:
         # A denial proves nothing about the leader.
         text = f"stream {stream} has that subject and does not answer: it has no leader, or publishes do not reach it"
-        return Cause(text, remedy=f"{_START}; or let {user} publish on {api}.STREAM.INFO.{stream} to know which")
+        return LinkCause(text, remedy=f"{_START}; or let {user} publish on {api}.STREAM.INFO.{stream} to know which")
     except (ApiError, RequestFailed):
         pass
     if is_led:
         remedy = f"let what {user} publishes reach it: servers of its domain, or an import of that subject"
-        return Cause(f"stream {stream} has that subject, but publishes do not reach it from here", remedy=remedy)
-    return Cause(f"stream {stream} has no leader: most of its servers are down, or cut off", remedy=_START)
+        return LinkCause(f"stream {stream} has that subject, but publishes do not reach it from here", remedy=remedy)
+    return LinkCause(f"stream {stream} has no leader: most of its servers are down, or cut off", remedy=_START)
 
 
-async def _of_account(ask: Ask, api: str, user: str, creation: str) -> Cause:
+async def _of_account(ask: Ask, api: str, user: str, creation: str) -> LinkCause:
     text = "no stream of this account has that subject"
     with contextlib.suppress(ApiError, RequestFailed):
         account = await ask(f"{api}.INFO", None, _Account)
@@ -112,7 +112,7 @@ async def _of_account(ask: Ask, api: str, user: str, creation: str) -> Cause:
         else:
             text = f"this account holds no stream{where}"
     remedy = f"{creation}; or correct servers and auth: {user} may belong to another account than the stream"
-    return Cause(text, remedy=remedy)
+    return LinkCause(text, remedy=remedy)
 
 
 class QuietAsk:

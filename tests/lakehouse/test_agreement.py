@@ -15,7 +15,7 @@ from aggregator.fleet.agreement import CannotCompare, compare
 from aggregator.lakehouse.query.engine import open_tables
 from aggregator.live.feed import Feed
 from aggregator.live.fold import fleet as fold
-from aggregator.live.store import Origin, StoreReader
+from aggregator.live.store import ArchiveId, StoreReader
 from shared.instants import DAY, parse_instant
 from tests.lakehouse.conftest import Lakehouse, say, settings_for
 from tests.support.lakehouse.hub import ARCHIVE, REPORT, Block, Hub, Message
@@ -121,7 +121,7 @@ async def test_a_mirror_that_lags_behind_is_not_believed_that_nothing_is_left(
         dub1 = Block("eu-west", "dub1")
         messages = [dub1.watermark(START, START), *(dub1.new(f"web{number}", START) for number in range(20))]
         last = await asyncio.to_thread(hub.publish, messages)
-        settings, origin = settings_for(hub.connection, tmp_path / "lake"), Origin(ARCHIVE, 1)
+        settings, origin = settings_for(hub.connection, tmp_path / "lake"), ArchiveId(ARCHIVE, 1)
         settings = replace(settings, lakehouse=replace(settings.lakehouse, reading="direct"))
         read = [each async for batch in agreement._read(settings, origin, 1, last) for each in batch]
         assert [each.sequence for each in read] == list(range(1, last + 1))

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Rules
+from aggregator.live.alerts.incidents import IncidentRules
 from aggregator.live.fold import coverage
 from aggregator.live.fold import fleet as fold
 from aggregator.live.fold.changes import Archived, Changes, Revision, StoryEntry
 from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
 from aggregator.live.fold.view import Source, Sourcing, View
-from aggregator.live.store import LiveStore, Origin
+from aggregator.live.store import ArchiveId, LiveStore
 from aggregator.records import judge
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND, parse_instant
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
@@ -34,7 +34,7 @@ from tests.support.live.archived_history import (
 )
 
 START = parse_instant("2026-02-27T00:00:00Z")
-ORIGIN = Origin("ARCHIVE", 1)
+ORIGIN = ArchiveId("ARCHIVE", 1)
 FORGOTTEN_AFTER = DAY
 UNHEARD_FOR = 20 * HOUR
 """At most, as drawn here: whoever is unheard is told of for longer."""
@@ -242,7 +242,7 @@ def test_what_is_shown_again_is_what_a_first_look_shows(seed: int, tmp_path: Pat
     histories = [draw_block(draw, *place, START, START + 6 * DAY) for place in places]
     names = sorted({said.sender_id for history in histories for said in history.said})
     messages, told = archived(draw, histories), dict[int, StoryEntry]()
-    book, first_looks = (IncidentBook(tmp_path / name, Rules()) for name in ("again.db", "first.db"))
+    book, first_looks = (IncidentBook(tmp_path / name, IncidentRules()) for name in ("again.db", "first.db"))
     fleet, begin, again = Fleet(history=told.get), 0, 0
     view = View(fleet, Sourcing(), HOUR)
     fleet.kept = FORGOTTEN_AFTER

@@ -18,7 +18,7 @@ from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.plan.changes import Plan, plan
 from aggregator.topology.plan.text import change_lines, untaken
-from aggregator.topology.report.tables import Report, report
+from aggregator.topology.report.tables import StreamReport, report
 from shared.nats.connection import LinkEvent, LinkState, connect
 from shared.nats.jetstream_api import NO_SUCH_MESSAGE, ApiError, RequestFailed, api_prefix, request, request_json
 from shared.nats.settings import AuthSettings, ConnectionSettings
@@ -82,7 +82,7 @@ class Topology:
         if problems:
             raise ApplyFailed("; ".join(problems))
 
-    async def report(self) -> Report:
+    async def report(self) -> StreamReport:
         settings = load_settings(self.path, TopologySettings)
         wanted = desired(settings)
         async with connections(settings) as opened:

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from aggregator.topology.report.graph import replication_graph
-from aggregator.topology.report.tables import Report
+from aggregator.topology.report.tables import StreamReport
 from aggregator.topology.report.text import format_report
 from shared.instants import format_duration
 from shared.nats.jetstream_api import ApiError, NoApi, RequestFailed, api_prefix, request_json
@@ -390,7 +390,7 @@ async def _gather_through(net: Network, topology: Topology, leaf: Account) -> No
 async def _draw(net: Network, topology: Topology, directory: Path) -> None:
     narrator = net.narrator
     narrator.chapter("The reports and the map: muster-aggregator report --dot replication.dot")
-    reports: list[Report] = []
+    reports: list[StreamReport] = []
 
     async def whole() -> list[str]:
         reports.append(await topology.report())

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from aggregator.archive.consumer import Messages
-from aggregator.archive.reader import ReadFailed, StreamReader, StreamState
+from aggregator.archive.reader import ReadFailed, StreamReader, StreamStand
 from shared.instants import format_instant
 
 GAPS = 16
@@ -82,7 +82,7 @@ def another_past(mirror: str, archive: str) -> str:
     )
 
 
-async def in_one_piece(reader: StreamReader, report: StreamState, archive: StreamState, done: int) -> StreamState:
+async def in_one_piece(reader: StreamReader, report: StreamStand, archive: StreamStand, done: int) -> StreamStand:
     """Give ``report`` as what it holds from behind ``done`` to the first hole that ``archive`` does not fill.
 
     A report with holes is read for it, as far as it alone holds anything that is still to be read. Raise ReadFailed.

@@ -22,7 +22,7 @@ from aggregator.lakehouse.archive.slices import StreamSlices, cut
 from aggregator.lakehouse.bronze.decode import decode, first_by_block
 from aggregator.lakehouse.bronze.spark_source import load
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
-from aggregator.lakehouse.bronze.staging import Place, StagedSlice, stage_slice
+from aggregator.lakehouse.bronze.staging import StagedSlice, StagingPlace, stage_slice
 from aggregator.lakehouse.spark.process import GONE
 from aggregator.lakehouse.warehouse.local_paths import remove
 from aggregator.records.judge import SiteBlocks
@@ -36,7 +36,7 @@ POOL = "reading"
 """Of Spark's scheduler, which gives each pool its share of the cores: else what is read ahead would go first."""
 
 
-class Chunk(NamedTuple):
+class ReadChunk(NamedTuple):
     """Messages of ``span``: advisories in ``staged`` files, the others as rows ``decoded``, None where there are none.
 
     ``staged`` is None where files cannot be staged: then ``decoded``, which is persisted, has the advisories too. The
@@ -54,12 +54,12 @@ def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
     spark: SparkSession,
     source: StreamSlices,
     spans: Sequence[Span],
-    place: Place | None,
+    place: StagingPlace | None,
     message_size: int,
     clock: HubClock,
     *,
     site_blocks: SiteBlocks,
-) -> Generator[Chunk, None, None]:
+) -> Generator[ReadChunk, None, None]:
     """Give the messages of each of ``spans``, in their order; close it, or what was read ahead stays.
 
     ``message_size``: bytes of a message on the average. The hub's ``clock`` is the one before them. ``site_blocks`` are
@@ -70,7 +70,7 @@ def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
         for span in spans:
             rows, read = _read_by_spark(spark, source, span, count(span), clock, site_blocks)
             clock = read.clock
-            yield Chunk(span, rows.where("clock IS NULL"), None, clock, read.steps)
+            yield ReadChunk(span, rows.where("clock IS NULL"), None, clock, read.steps)
             rows.unpersist()
         return
     with _Ahead(spark, partial(stage_slice, source), place, count, (clock, site_blocks)) as ahead:
@@ -83,7 +83,7 @@ def read_chunks(  # noqa: PLR0913 - the one place where all of it comes together
                 with removed_on_failure(staged):
                     others = staged.others(spark)
                     decoded = None if others is None else decode(others).persist(StorageLevel.MEMORY_AND_DISK)
-                yield Chunk(span, decoded, staged, found.clock, found.steps)
+                yield ReadChunk(span, decoded, staged, found.clock, found.steps)
             finally:
                 if decoded is not None:
                     decoded.unpersist()
@@ -145,7 +145,7 @@ class _Ahead:
         self,
         spark: SparkSession,
         stage: Callable[..., StagedSlice],
-        place: Place,
+        place: StagingPlace,
         count: Callable[[Span], int],
         before: tuple[HubClock, SiteBlocks],
     ) -> None:
@@ -184,7 +184,7 @@ class _Ahead:
         self._reading, self._clock = None, found.clock
         return staged, found
 
-    def _read(self, span: Span, place: Place, before: HubClock) -> tuple[StagedFiles, Settled[StagedSlice]]:
+    def _read(self, span: Span, place: StagingPlace, before: HubClock) -> tuple[StagedFiles, Settled[StagedSlice]]:
         first, *others = cut(span.first, span.last, self._count(span))
 
         def read_again(slice_: StagedSlice, clock: HubClock) -> StagedSlice:
@@ -206,7 +206,7 @@ class _Ahead:
     def _staged(
         self,
         span: Span,
-        place: Place,
+        place: StagingPlace,
         slices: Sequence[tuple[tuple[int, int], HubClock]],
         excess: frozenset[BlockId] = frozenset(),
     ) -> list[StagedSlice]:

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from aggregator.lakehouse.bronze.spark_source import SCHEMA
-from aggregator.lakehouse.bronze.staging import Place, StagedFile, StagedSlice, have_any
+from aggregator.lakehouse.bronze.staging import StagedFile, StagedSlice, StagingPlace, have_any
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import Table
 from aggregator.lakehouse.warehouse import commits
@@ -20,18 +20,18 @@ from aggregator.lakehouse.warehouse.jvm import java_class
 from aggregator.lakehouse.warehouse.local_paths import local_path, remove
 
 
-def place_of(spark: SparkSession, table: Table, after: int) -> Place | None:
+def place_of(spark: SparkSession, table: Table, after: int) -> StagingPlace | None:
     """Say where files of a table may be staged, whose rows go through the sequence ``after``; None where nowhere."""
     loaded = Iceberg(spark).load(table)
     parser = java_class(spark, "org.apache.iceberg.SchemaParser")
     schema = Schema.model_validate_json(parser.toJson(loaded.schema()))
-    return Place.of(str(loaded.location()), schema_to_pyarrow(schema), after)
+    return StagingPlace.of(str(loaded.location()), schema_to_pyarrow(schema), after)
 
 
 class StagedFiles(NamedTuple):
     """Files of the table of advisories that no snapshot knows yet, and all other messages."""
 
-    place: Place
+    place: StagingPlace
     slices: Sequence[StagedSlice]
 
     @property

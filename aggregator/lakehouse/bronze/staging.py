@@ -100,7 +100,7 @@ class StagedSlice(msgspec.Struct, frozen=True):
         return [*(file.name for file in self.files), *([self.others] if self.others else [])]
 
 
-class Place(msgspec.Struct, frozen=True):
+class StagingPlace(msgspec.Struct, frozen=True):
     """Where a table's files go, the columns that they have, and the sequence through which the table has its rows.
 
     ``location`` is what the table calls its ``directory``. ``schema`` is Arrow's, in base 64; each field has Iceberg's
@@ -114,7 +114,7 @@ class Place(msgspec.Struct, frozen=True):
     reading: str
 
     @classmethod
-    def of(cls, location: str, schema: pa.Schema, after: int) -> "Place | None":
+    def of(cls, location: str, schema: pa.Schema, after: int) -> "StagingPlace | None":
         """Name the place of a table at a URL; None where that is not in a file system."""
         directory = local_path(location)
         if directory is None:
@@ -122,7 +122,7 @@ class Place(msgspec.Struct, frozen=True):
         described = base64.b64encode(schema.serialize().to_pybytes()).decode()
         return cls(location, directory, described, after, uuid4().hex)
 
-    def for_next_reading(self) -> "Place":
+    def for_next_reading(self) -> "StagingPlace":
         """Give the same place for another reading."""
         return msgspec.structs.replace(self, reading=uuid4().hex)
 
@@ -147,7 +147,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def stage_slice(
-    source: StreamSlices, place: Place, excess: Collection[BlockId], sequences: tuple[int, int], before: HubClock
+    source: StreamSlices, place: StagingPlace, excess: Collection[BlockId], sequences: tuple[int, int], before: HubClock
 ) -> StagedSlice:
     """Read ``sequences``, both ends included, after the hub's clock ``before``, and stage them; raise ReadFailed.
 
@@ -207,7 +207,7 @@ def _created(life: str) -> int:
 class _OthersFile:
     """A file that is there once something was written. A context manager; it has a ``name`` by then."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: StagingPlace) -> None:
         self.name = ""
         self._place = place
         self._opened = ExitStack()
@@ -227,7 +227,7 @@ class _OthersFile:
         self._writer.write_batch(rows)
 
 
-def _stage(rows: pa.Table, place: Place) -> list[StagedFile]:
+def _stage(rows: pa.Table, place: StagingPlace) -> list[StagedFile]:
     days = rows["occurred_at"].cast(pa.date32())
     found = sorted(pc.unique(days).to_pylist())
     length = len("2026-11-26" if len(found) <= FEW_DAYS else "2026-11")
@@ -238,7 +238,7 @@ def _stage(rows: pa.Table, place: Place) -> list[StagedFile]:
     ]
 
 
-def _write(rows: pa.Table, partition: str, days: Sequence[date], place: Place) -> StagedFile:
+def _write(rows: pa.Table, partition: str, days: Sequence[date], place: StagingPlace) -> StagedFile:
     kind = "month" if len(partition) == len("2026-11") else "day"
     name = place.name_in(f"occurred_at_{kind}={partition}")
     # A dictionary of what differs in nearly every row takes more time, and more room, than to write it down.

@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as f
 
-from aggregator.lakehouse.bronze.chunks import Chunk
+from aggregator.lakehouse.bronze.chunks import ReadChunk
 from aggregator.lakehouse.bronze.decode import quarantined, registrations, rows_of
 from aggregator.lakehouse.bronze.staged_files import StagedFiles, removed_on_failure
 from aggregator.lakehouse.bronze.staging import FEW_DAYS
@@ -35,7 +35,7 @@ _FEW_DAYS_OF_WATERMARKS = 60
 ones. Of as many days most wait to be folded anyway; of more, most can be folded at once."""
 
 
-class Counts(msgspec.Struct, frozen=True):
+class ReadCounts(msgspec.Struct, frozen=True):
     """What became of the messages read: ``read`` = ``written`` + ``duplicates`` + ``quarantined``, always.
 
     ``ahead`` counts the advisories and watermarks among them that claim a time after the hub stored them: a clock ahead
@@ -49,9 +49,9 @@ class Counts(msgspec.Struct, frozen=True):
     ahead: int = 0
     backdated: int = 0
 
-    def __add__(self, other: "Counts") -> "Counts":
+    def __add__(self, other: "ReadCounts") -> "ReadCounts":
         """Add up field by field."""
-        return Counts(
+        return ReadCounts(
             *(mine + theirs for mine, theirs in zip(*map(msgspec.structs.astuple, (self, other)), strict=True))
         )
 
@@ -71,10 +71,10 @@ class Arrivals(NamedTuple):
 
 def take(
     spark: SparkSession,
-    chunk: Chunk,
+    chunk: ReadChunk,
     range_end: HubPosition,
     positions: Mapping[str, HubPosition],
-) -> tuple[Counts, HubPosition]:
+) -> tuple[ReadCounts, HubPosition]:
     """Write the messages of ``chunk``, and advance every bronze table to ``range_end.sequence``, where it ends.
 
     ``positions`` tells where the tables stand; ``range_end.known_through`` is the time known before. Give what became
@@ -88,7 +88,7 @@ def take(
     position = msgspec.structs.replace(range_end, known_through=known_through, hub_time=chunk.clock.time)
     astray = [(row.ahead_count, row.backdated_count) for row in found.values()]
     astray += [(each.ahead_count, each.backdated_count) for each in (chunk.staged.slices if chunk.staged else ())]
-    total = Counts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
+    total = ReadCounts(ahead=sum(ahead for ahead, _ in astray), backdated=sum(backdated for _, backdated in astray))
     for table in BRONZE:
         if done[table.name] < position.sequence:
             new = Arrivals()
@@ -160,12 +160,12 @@ def _summary(decoded: DataFrame, done: Mapping[str, int]) -> DataFrame:
     )
 
 
-def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubPosition) -> Counts:
+def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubPosition) -> ReadCounts:
     """Write what of ``new`` is not there yet."""
     staged, count = new.staged, new.row_count
     if not count:
         commits.advance(spark, table, position)
-        return Counts()
+        return ReadCounts()
     seen = commits.snapshots(spark, (table,)).get(table.name)
     duplicate_count = 0
     with removed_on_failure(staged):
@@ -181,7 +181,7 @@ def _take_table(spark: SparkSession, new: Arrivals, table: Table, position: HubP
             " duplicates, which does not add up; the tables are to be checked before the next run"
         )
     quarantined_count = added if table is QUARANTINE else 0
-    return Counts(count, added - quarantined_count, duplicate_count, quarantined_count)
+    return ReadCounts(count, added - quarantined_count, duplicate_count, quarantined_count)
 
 
 def _write(

@@ -51,7 +51,7 @@ class SenderName(NamedTuple):
     groups: Dict[str, str]
 
 
-class Interval(NamedTuple):
+class ImportedSpan(NamedTuple):
     """One row that could be parsed; instants in microseconds."""
 
     sender: SenderName
@@ -110,7 +110,7 @@ class RowReader:
         self._ends: dict[tuple[str, str, str], int] = {}
         self.ambiguous_count = 0
 
-    def read(self, fields: Sequence[str]) -> Interval | Unreadable:
+    def read(self, fields: Sequence[str]) -> ImportedSpan | Unreadable:
         if len(fields) != self._column_count and (
             len(fields) < self._column_count or any(field.strip() for field in fields[self._column_count :])
         ):
@@ -133,7 +133,7 @@ class RowReader:
             return False
         return True
 
-    def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> Interval | Unreadable:
+    def _timed(self, fields: Sequence[str], sender: SenderName, state: str) -> ImportedSpan | Unreadable:
         text, key = self._start(fields), (sender.region, sender.site, sender.sender_id)
         try:
             started_at = self._instant(text, self._ends.get(key, EARLIEST))
@@ -153,7 +153,7 @@ class RowReader:
             if len(self._ends) >= _REMEMBERED:
                 self._ends.clear()
             self._ends[key] = ended_at
-        return Interval(sender, state, started_at, ended_at)
+        return ImportedSpan(sender, state, started_at, ended_at)
 
     def _instant(self, text: str, not_before: int) -> int:
         """Parse an instant as ``ambiguous`` says; raise ValueError, AmbiguousTime if the row is to be quarantined."""

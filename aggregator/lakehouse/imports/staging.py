@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
-from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
+from aggregator.lakehouse.imports.rows import ImportedSpan, ImportReason, RowReader, Unreadable
 from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.times import EARLIEST, latest
 
@@ -70,7 +70,7 @@ class Staged(msgspec.Struct, frozen=True):
     row_count: int
     reasons: dict[ImportReason, int]
     examples: dict[ImportReason, str]
-    first: Interval | None
+    first: ImportedSpan | None
     started_at: int
     ended_at: int
     ambiguous_count: int
@@ -114,7 +114,7 @@ def stage(path: Path, mapping: Mapping, directory: Path | None, now: int, progre
     """
     reasons: Counter[ImportReason] = Counter()
     examples: dict[ImportReason, str] = {}
-    first: Interval | None = None
+    first: ImportedSpan | None = None
     count, started_at, ended_at = 0, latest(now), EARLIEST
     with ExitStack() as opened:
         source = opened.enter_context(closing(SourceFile(path, mapping)))
@@ -190,6 +190,6 @@ def _is_row(reader: RowReader, first_line: Sequence[str], mapping: Mapping) -> b
 
     Columns may be called 0, 1, 2, as pandas calls them: names in the mapping are no instants.
     """
-    if isinstance(reader.read(first_line), Interval):
+    if isinstance(reader.read(first_line), ImportedSpan):
         return True
     return reader.has_start(first_line) and not set(mapping.named_columns) <= set(first_line)

@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from aggregator.lakehouse.page import words
-from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.figures import PageFigures
 from aggregator.lakehouse.page.fleet_curve import fleet_plots, fleet_points
 from aggregator.lakehouse.page.heat_map import HeatMap
 from aggregator.lakehouse.page.outages import Outages
@@ -23,7 +23,7 @@ _LAYOUT: Final = re.compile(r"(?<=[>}])\n\s*|\n\s*(?=[<{])")
 _WRAP: Final = re.compile(r"\n\s*")
 
 
-def render(figures: Figures) -> str:
+def render(figures: PageFigures) -> str:
     clock = words.Clock(figures.period)
     page = TEMPLATES.get_template("page.html").render(
         figures=figures,

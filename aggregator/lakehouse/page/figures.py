@@ -189,7 +189,7 @@ class Unwatched(NamedTuple):
         return self.ended_at - self.started_at
 
 
-class Figures(NamedTuple):
+class PageFigures(NamedTuple):
     """Everything that the page shows, out of one state of the tables.
 
     ``known_through`` is where known time ends, whatever the period. ``groups`` and ``cells`` are of ``grouping``.

@@ -6,7 +6,7 @@ The picture stretches with the screen, its labels do not: they are text around i
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.page.figures import Figures, SenderTimes
+from aggregator.lakehouse.page.figures import PageFigures, SenderTimes
 from aggregator.lakehouse.page.words import Clock
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 
@@ -46,7 +46,7 @@ class Plot(NamedTuple):
     ticks: list[tuple[str, float, bool]]
 
 
-def fleet_plots(figures: Figures, clock: Clock) -> list[Plot]:
+def fleet_plots(figures: PageFigures, clock: Clock) -> list[Plot]:
     """Return the picture of the whole fleet, and where few senders were down, one of those drawn larger."""
     points = fleet_points(figures)
     most, most_down = max(sum(point[2:]) for point in points), max(point.down for point in points)
@@ -57,7 +57,7 @@ def fleet_plots(figures: Figures, clock: Clock) -> list[Plot]:
     return plots
 
 
-def fleet_points(figures: Figures) -> list[Point]:
+def fleet_points(figures: PageFigures) -> list[Point]:
     """Turn sender time into numbers of senders, window by window."""
     points = []
     for window in figures.curve.windows(figures.period):

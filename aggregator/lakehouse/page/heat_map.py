@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.page.figures import Cell, Figures, Group, SenderTimes
+from aggregator.lakehouse.page.figures import Cell, Group, PageFigures, SenderTimes
 from aggregator.lakehouse.page.period import Window
 from aggregator.lakehouse.page.words import NOTHING, Clock, count, duration, figure, percent, rest, step_name
 from shared.instants import DAY, HOUR
@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
     unknown: int = 0
 
 
-class Row(NamedTuple):
+class HeatRow(NamedTuple):
     """One row: its title, a note in small letters below it, its cells, and the figure of all of them together."""
 
     title: str
@@ -45,7 +45,7 @@ class Hours(NamedTuple):
     """The hours of one group, a row for each day, and the cells behind them."""
 
     title: str
-    rows: list[Row]
+    rows: list[HeatRow]
     cells: list[Cell]
     is_open: bool
 
@@ -53,7 +53,7 @@ class Hours(NamedTuple):
 class HeatMap:
     """The map of a period, the maps of its hours where it is coarser, and the cells of the table behind it."""
 
-    def __init__(self, figures: Figures, clock: Clock) -> None:
+    def __init__(self, figures: PageFigures, clock: Clock) -> None:
         self._figures, self._clock = figures, clock
         step = figures.heat.step
         windows, times = list(figures.heat.windows(figures.period)), by_group(figures.cells)
@@ -96,7 +96,7 @@ class HeatMap:
                 yield Hours(group.title, rows, eventful, is_first and len(rows) <= _MOST_OPEN_DAYS)
                 is_first = False
 
-    def _day(self, day: int, cells: list[Cell]) -> Row:
+    def _day(self, day: int, cells: list[Cell]) -> HeatRow:
         begin, period = day * DAY, self._figures.period
         windows = [Window(at, at + HOUR, period.holds(at, at + HOUR)) for at in range(begin, begin + DAY, HOUR)]
         total = SenderTimes().plus(*(cell.times for cell in cells))
@@ -122,9 +122,9 @@ class HeatMap:
 
     def _row(
         self, title: str, note: str, windows: Sequence[Window], times: Mapping[int, SenderTimes], total: SenderTimes
-    ) -> Row:
+    ) -> HeatRow:
         cells = [self._cell(times.get(window.started_at, SenderTimes()), title, window) for window in windows]
-        return Row(title, note, cells, figure(total.up, total.known) if total.known else NOTHING)
+        return HeatRow(title, note, cells, figure(total.up, total.known) if total.known else NOTHING)
 
     def _cell(self, times: SenderTimes, title: str, window: Window) -> Drawn:
         if not times.lived and not times.maintenance:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from aggregator.lakehouse.page.figures import Figures, OutageRow
+from aggregator.lakehouse.page.figures import OutageRow, PageFigures
 from aggregator.lakehouse.page.period import Period
 from aggregator.lakehouse.tables.outage_views import FEWEST_TOGETHER
 
@@ -110,7 +110,7 @@ class OutageGroup(NamedTuple):
 class Outages:
     """The incidents and the other outages of a page; where there are too many, the longest are ``kept``."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: PageFigures) -> None:
         self.groups, self.singles = group_outages(figures.outages)
         longest = sorted(figures.outages, key=lambda each: -each.length(figures.period.ended_at))
         self.kept = set(longest[:_MOST])

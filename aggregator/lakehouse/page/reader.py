@@ -9,9 +9,9 @@ from typing import Any
 from aggregator.lakehouse.page.figures import (
     BlockFigures,
     Cell,
-    Figures,
     Group,
     OutageRow,
+    PageFigures,
     Sender,
     SenderTimes,
     Site,
@@ -31,7 +31,7 @@ _IMPORTED = f"starts_with(block, {quoted(BLOCK_PREFIX)})"
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?);$", re.MULTILINE | re.DOTALL)
 
 
-def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> Figures:
+def read_figures(tables: Tables, choice: Choice, registration_interval: int) -> PageFigures:
     """Read the figures of the senders and the time that were chosen.
 
     Raise TablesUnreadable where the tables hold nothing, InvalidInstant where they hold nothing of that time,
@@ -67,13 +67,13 @@ class _FigureReader:
         for name in ("planned", "lives", "watched", "grouped", "members", "steps"):
             self._rows(name)
 
-    def figures(self, position: str, known_through: int, registration_interval: int) -> Figures:
+    def figures(self, position: str, known_through: int, registration_interval: int) -> PageFigures:
         self._check_coverage()
         heat, curve = heat_grid(self._period), curve_grid(self._period)
         outages = [OutageRow(*row) for row in self._rows("outages")]
         ((shortest, longest),) = self._rows("stale_after")
         ((assumed, imported),) = self._rows("borrowed")
-        return Figures(
+        return PageFigures(
             grouping=self._choice.grouping,
             period=self._period,
             known_through=known_through,

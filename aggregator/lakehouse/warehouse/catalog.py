@@ -17,7 +17,7 @@ from aggregator.lakehouse.tables.definition import NAMESPACE
 from aggregator.lakehouse.warehouse.catalog_file import REMEDY, named_tables
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, SecretUnreadable, catalog_file, python_catalog
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
-from aggregator.lakehouse.warehouse.place import Place, name_of_catalog, tables_place
+from aggregator.lakehouse.warehouse.place import TablesPlace, name_of_catalog, tables_place
 
 _NO_SUCH_TABLE = "42P01"
 """PostgreSQL's code for a database in which no catalog was ever made."""
@@ -140,13 +140,13 @@ def _named(warehouse: Path, settings: CatalogSettings) -> Mapping[str, str]:
 
 
 @contextmanager
-def _places(warehouse: Path, settings: CatalogSettings) -> Iterator[Place | None]:
+def _places(warehouse: Path, settings: CatalogSettings) -> Iterator[TablesPlace | None]:
     """Yield the place of the tables; raise TablesUnreadable in one line if it cannot be used meanwhile."""
     with _errors_in_words("the place of the tables ([lakehouse] path, or warehouse of [lakehouse.catalog])"):
         yield tables_place(warehouse, settings)
 
 
-def _check_lost(warehouse: Path, settings: CatalogSettings, place: Place, named: Mapping[str, str]) -> None:
+def _check_lost(warehouse: Path, settings: CatalogSettings, place: TablesPlace, named: Mapping[str, str]) -> None:
     """Raise TablesUnreadable if a catalog names no table though there are tables with rows: it is no first run."""
     if named or not place.has_rows():
         return

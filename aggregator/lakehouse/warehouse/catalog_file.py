@@ -18,7 +18,7 @@ from aggregator.lakehouse.tables.definition import NAMESPACE
 from aggregator.lakehouse.tables.schemas import TABLES
 from aggregator.lakehouse.warehouse.catalog_settings import CATALOG, LOCK_FILE, catalog_file
 from aggregator.lakehouse.warehouse.errors import AlreadyRunning, TablesUnreadable
-from aggregator.lakehouse.warehouse.place import REBUILD, Place, name_of_catalog, tables_place
+from aggregator.lakehouse.warehouse.place import REBUILD, TablesPlace, name_of_catalog, tables_place
 from aggregator.lakehouse.warehouse.relocation import Metadata, read_metadata, relocate
 from shared.whole_files import replacing
 
@@ -119,7 +119,7 @@ def rebuild(warehouse: Path, settings: CatalogSettings = FILE_BESIDE_THE_TABLES)
     return Rebuilt(list(located), copied, unreadable, kept)
 
 
-def _newest(place: Place, table: str, unreadable: list[str]) -> Metadata | None:
+def _newest(place: TablesPlace, table: str, unreadable: list[str]) -> Metadata | None:
     """Return the newest readable metadata of a table; add the files that are newer and unreadable to ``unreadable``."""
     versions = list(place.metadata(table))
     for version in sorted({version for version, _ in versions}, reverse=True):

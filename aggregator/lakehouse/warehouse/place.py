@@ -34,7 +34,7 @@ _GZIP = b"\x1f\x8b"
 _S3 = re.compile("^s3[an]?:")
 
 
-class Place(NamedTuple):
+class TablesPlace(NamedTuple):
     """The directory of all tables: its URL without a slash at the end, its file system, and its path in that."""
 
     url: str
@@ -128,7 +128,7 @@ class Place(NamedTuple):
             return None
 
 
-def tables_place(warehouse: Path, settings: CatalogSettings) -> Place | None:
+def tables_place(warehouse: Path, settings: CatalogSettings) -> TablesPlace | None:
     """Return the place of the tables; None if a REST catalog decides, or only Java can read a store of that kind.
 
     Raise SecretUnreadable.
@@ -138,11 +138,11 @@ def tables_place(warehouse: Path, settings: CatalogSettings) -> Place | None:
     url = f"{warehouse_url(warehouse, settings).rstrip('/')}/{NAMESPACE}"
     local = local_path(url)
     if local is not None:
-        return Place(url, LocalFileSystem(), local)
+        return TablesPlace(url, LocalFileSystem(), local)
     scheme, bucket, path = PyArrowFileIO.parse_location(url)
     # pyarrow does not know the scheme, or lacks a library for it.
     with suppress(ValueError, OSError, ImportError):
-        return Place(url, PyArrowFileIO(python_catalog(warehouse, settings)).fs_by_scheme(scheme, bucket), path)
+        return TablesPlace(url, PyArrowFileIO(python_catalog(warehouse, settings)).fs_by_scheme(scheme, bucket), path)
     return None
 
 

@@ -16,7 +16,7 @@ import fastavro
 
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.lakehouse.warehouse.local_paths import local_path
-from aggregator.lakehouse.warehouse.place import Place, location_of, parsed
+from aggregator.lakehouse.warehouse.place import TablesPlace, location_of, parsed
 
 _DELETED = 2
 """Status of a data file in a manifest that names it only to say that it is gone."""
@@ -40,7 +40,7 @@ class Metadata(NamedTuple):
         return int(self.content["last-updated-ms"])
 
 
-def read_metadata(place: Place, table: str, version: int, path: str) -> Metadata:
+def read_metadata(place: TablesPlace, table: str, version: int, path: str) -> Metadata:
     """Return a metadata file of a table; raise OSError, EOFError or ValueError if it is no metadata."""
     content = parsed(place.read(path))
     if not {"last-updated-ms", "table-uuid"} <= content.keys():
@@ -48,7 +48,7 @@ def read_metadata(place: Place, table: str, version: int, path: str) -> Metadata
     return Metadata(version, f"{place.url}/{table}/metadata/{path.rpartition('/')[2]}", content)
 
 
-def relocate(place: Place, table: str, original: Metadata) -> str:
+def relocate(place: TablesPlace, table: str, original: Metadata) -> str:
     """Write the metadata of a copied table again with the paths of the copy; return the URL of the metadata file.
 
     Raise TablesUnreadable if the copy lacks files of its table; OSError.
@@ -59,7 +59,7 @@ def relocate(place: Place, table: str, original: Metadata) -> str:
 class _Relocation:
     """The relocation of one table. Manifests that snapshots share are written once."""
 
-    def __init__(self, place: Place, table: str, original: Metadata) -> None:
+    def __init__(self, place: TablesPlace, table: str, original: Metadata) -> None:
         self._place, self._table, self._original = place, table, original
         self._old = _plain(original.location)
         self._present = {each.path for each in place.listed(table)}

@@ -14,7 +14,7 @@ from weakref import ref
 
 import msgspec
 
-from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, IncidentKey, Rules, judge
+from aggregator.live.alerts.incidents import SILENT, HubTimes, Incident, IncidentKey, IncidentRules, judge
 from aggregator.live.fold.coverage import Block
 from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.senders import LOST, RETIRED, STALE, UNHEARD, UP
@@ -78,7 +78,7 @@ class News(NamedTuple):
 class IncidentBook:
     """The incidents of a fleet in a file of their own: they outlive a live state that is made anew."""
 
-    def __init__(self, path: Path, rules: Rules) -> None:
+    def __init__(self, path: Path, rules: IncidentRules) -> None:
         self._database = sqlite3.connect(path, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = NORMAL")

@@ -49,7 +49,7 @@ MOST_NODES: Final = 100
 """How many nodes an incident lists; of more it has the number."""
 
 
-class Cause(StrEnum):
+class IncidentCause(StrEnum):
     """What is wrong with a place."""
 
     __hash__ = str.__hash__
@@ -59,7 +59,7 @@ class Cause(StrEnum):
     ALONE = "alone"
 
 
-class Outcome(StrEnum):
+class IncidentEnd(StrEnum):
     """How an incident ended: its nodes came back, or all that were missing are expected no more."""
 
     __hash__ = str.__hash__
@@ -68,7 +68,7 @@ class Outcome(StrEnum):
     RETIRED = "retired"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentRules(msgspec.Struct, frozen=True, kw_only=True):
     """When an incident opens and closes; durations in microseconds, shares between 0 and 1.
 
     A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
@@ -86,7 +86,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     least_sites: int = 2
 
 
-class SiteView(Protocol):
+class SiteFacts(Protocol):
     """What is asked of a site. Instants are microseconds; counts leave retired senders out.
 
     What is said of stale senders is of the blocks that are known, or of all where none is.
@@ -208,10 +208,10 @@ class IncidentKey(msgspec.Struct, frozen=True, order=True):
 
     region: str
     site: str
-    cause: Cause
+    cause: IncidentCause
 
 
-_HUB: Final = IncidentKey("", "", Cause.UNKNOWN)
+_HUB: Final = IncidentKey("", "", IncidentCause.UNKNOWN)
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     incident_id: str
     region: str
     site: str
-    cause: Cause
+    cause: IncidentCause
     reason: str
     started_at_us: int
     known_until_us: int
@@ -240,7 +240,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     retired_before: int = 0
     clear_since_us: int | None = None
     ended_at_us: int | None = None
-    outcome: Outcome | None = None
+    outcome: IncidentEnd | None = None
     within: str = ""
     blocks: tuple[str, ...] = ()
     growth_count: int = 0
@@ -260,9 +260,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         """
         place = ".".join(filter(None, (self.region, self.site))) or "the hub"
         count = self.node_count if self.clear_since_us is None else self.most_count
-        if self.cause is Cause.ALONE:
+        if self.cause is IncidentCause.ALONE:
             return f"{place}: only one agent of its pair is ready"
-        if self.cause is Cause.STALE:
+        if self.cause is IncidentCause.STALE:
             return f"{place}: {count:,} of {self.expected_count:,} stale"
         nodes = f"{'sender' if self.site else 'site'}{'s' * (self.expected_count != 1)}"
         # Of a site, one block may be.
@@ -309,10 +309,10 @@ class SiteObservation(msgspec.Struct, frozen=True):
 
 
 def judge(
-    sites: Iterable[SiteView],
+    sites: Iterable[SiteFacts],
     open_incidents: Mapping[IncidentKey, Incident],
     hub: HubTimes,
-    rules: Rules,
+    rules: IncidentRules,
     is_closed: Callable[[str, str], bool] = lambda _region, _site: False,
 ) -> list[Incident]:
     """Give the incidents that opened, changed or closed.
@@ -335,9 +335,9 @@ def judge(
 
 def _wider_keys(key: IncidentKey) -> list[IncidentKey]:
     """Name the places that have the same cause where they have one, the widest first."""
-    if key.cause is not Cause.UNKNOWN:
+    if key.cause is not IncidentCause.UNKNOWN:
         return []
-    return [each for each in (_HUB, IncidentKey(key.region, "", Cause.UNKNOWN)) if each < key]
+    return [each for each in (_HUB, IncidentKey(key.region, "", IncidentCause.UNKNOWN)) if each < key]
 
 
 def incident_id(key: IncidentKey, started_at_us: int) -> str:
@@ -379,7 +379,7 @@ def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> I
     if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
         nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
     # Fewer stale senders than make an incident may have been so all along, where a site grew.
-    most_count = seen.node_count if seen.nodes or seen.key.cause is not Cause.STALE else 0
+    most_count = seen.node_count if seen.nodes or seen.key.cause is not IncidentCause.STALE else 0
     # Most of those that were missing were given up, not heard again.
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     told_count = incident.told_count or incident.most_count
@@ -402,7 +402,7 @@ def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> I
         larger_since_us=None if has_grown else larger_since,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
-        outcome=None if not ended else Outcome.RETIRED if is_given_up else Outcome.RECOVERED,
+        outcome=None if not ended else IncidentEnd.RETIRED if is_given_up else IncidentEnd.RECOVERED,
     )
 
 
@@ -421,10 +421,10 @@ def _cause(reason: str, reason_now: str) -> str:
 
 
 def _observations(
-    sites: list[SiteView],
+    sites: list[SiteFacts],
     open_incidents: Mapping[IncidentKey, Incident],
     hub: HubTimes,
-    rules: Rules,
+    rules: IncidentRules,
     is_closed: Callable[[str, str], bool],
 ) -> Iterator[SiteObservation]:
     behind = [site for site in sites if site.unknown in OF_THE_HUB]
@@ -433,12 +433,12 @@ def _observations(
     if behind:
         # What the hub has not read, it cannot judge.
         return
-    regions: dict[str, list[SiteView]] = defaultdict(list)
+    regions: dict[str, list[SiteFacts]] = defaultdict(list)
     for site in sites:
         regions[site.region].append(site)
     for region, all_members in regions.items():
         members = [site for site in all_members if not site.gone]
-        key = IncidentKey(region, "", Cause.UNKNOWN)
+        key = IncidentKey(region, "", IncidentCause.UNKNOWN)
         was = open_incidents.get(key)
         # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
         unknown = [site for site in members if site.lost_since_us is not None]
@@ -455,7 +455,7 @@ def _observations(
         for site in all_members:
             # What a region does not tell is its own matter, also while some blocks are not late yet.
             yield _unknown_site(site, wider or site.unknown == REGION_BEHIND, hub, rules)
-            stale = open_incidents.get(IncidentKey(region, site.site, Cause.STALE))
+            stale = open_incidents.get(IncidentKey(region, site.site, IncidentCause.STALE))
             if site.gone or _is_watched(site, stale):
                 yield _stale_site(site, stale, hub, rules)
             if site.is_heard or site.gone:
@@ -472,7 +472,7 @@ def _gone(key: IncidentKey, hub: HubTimes) -> SiteObservation:
 
 
 def _lost_region_since(
-    members: list[SiteView], lost: list[SiteView], incident: Incident | None, rules: Rules
+    members: list[SiteFacts], lost: list[SiteFacts], incident: Incident | None, rules: IncidentRules
 ) -> int | None:
     """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least_sites`` are lost."""
     behind = [site.lost_since_us or 0 for site in lost if site.unknown == REGION_BEHIND]
@@ -489,7 +489,12 @@ def _lost_region_since(
 
 
 def _wider(
-    key: IncidentKey, sites: list[SiteView], lost: list[SiteView], began: int | None, hub: HubTimes, rules: Rules
+    key: IncidentKey,
+    sites: list[SiteFacts],
+    lost: list[SiteFacts],
+    began: int | None,
+    hub: HubTimes,
+    rules: IncidentRules,
 ) -> SiteObservation:
     """See what a region or the hub has; ``began``: since when it has the cause, None where it has not."""
     started_at = hub.now_us if began is None else began
@@ -510,11 +515,11 @@ def _wider(
     )
 
 
-def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> SiteObservation:
+def _unknown_site(site: SiteFacts, wider: bool, hub: HubTimes, rules: IncidentRules) -> SiteObservation:
     is_unknown = site.unknown is not None and not site.gone
     counts = is_unknown and not wider and not site.unknown_maintained
     return SiteObservation(
-        IncidentKey(site.region, site.site, Cause.UNKNOWN),
+        IncidentKey(site.region, site.site, IncidentCause.UNKNOWN),
         hub.now_us,
         max(site.unknown_since_us, hub.read_since_us) if counts else None,
         site.unknown_since_us,
@@ -529,23 +534,23 @@ def _unknown_site(site: SiteView, wider: bool, hub: HubTimes, rules: Rules) -> S
     )
 
 
-def _is_watched(site: SiteView, incident: Incident | None) -> bool:
+def _is_watched(site: SiteFacts, incident: Incident | None) -> bool:
     """Tell whether it can be said who is stale: of an incident, how those are that it is of."""
     if site.lost_since_us is not None:
         return False
     return incident is None or site.sees(incident.blocks)
 
 
-def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules: Rules) -> SiteObservation:
+def _stale_site(site: SiteFacts, incident: Incident | None, hub: HubTimes, rules: IncidentRules) -> SiteObservation:
     """Return the state of a site by its stale senders. Those in maintenance open no incident, but keep one open."""
     if site.gone:
-        return _gone(IncidentKey(site.region, site.site, Cause.STALE), hub)
+        return _gone(IncidentKey(site.region, site.site, IncidentCause.STALE), hub)
     limit = max(rules.least_senders, ceil(rules.least_share * site.known_count), 1)
     unplanned = site.stale_count - site.planned_count
     opens = unplanned >= limit and not site.maintained
     started_at = site.silent_at(limit) if opens else site.known_until_us
     return SiteObservation(
-        IncidentKey(site.region, site.site, Cause.STALE),
+        IncidentKey(site.region, site.site, IncidentCause.STALE),
         site.known_until_us,
         max(site.stale_at(limit), site.maintained_until_us) if opens else None,
         max(started_at, site.maintained_until_us),
@@ -561,16 +566,16 @@ def _stale_site(site: SiteView, incident: Incident | None, hub: HubTimes, rules:
     )
 
 
-def _is_back(site: SiteView, incident: Incident | None) -> bool:
+def _is_back(site: SiteFacts, incident: Incident | None) -> bool:
     """Tell whether half of those that an incident is of are back: the limit may have grown with the site."""
     if incident is None or 2 * site.stale_count < incident.most_count:
         return True
     return 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
 
 
-def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> SiteObservation:
+def _lone_agent(site: SiteFacts, hub: HubTimes, rules: IncidentRules) -> SiteObservation:
     """See whether one of a pair of agents is alone. That the other is expected, it knows best itself."""
-    key, since = IncidentKey(site.region, site.site, Cause.ALONE), site.alone_since_us
+    key, since = IncidentKey(site.region, site.site, IncidentCause.ALONE), site.alone_since_us
     if site.gone:
         return _gone(key, hub)
     opens = since and not site.maintained
@@ -589,6 +594,6 @@ def _lone_agent(site: SiteView, hub: HubTimes, rules: Rules) -> SiteObservation:
     )
 
 
-def _commonest(sites: list[SiteView]) -> str:
+def _commonest(sites: list[SiteFacts]) -> str:
     reasons = Counter(site.unknown for site in sites if site.unknown is not None)
     return min(reasons, key=lambda reason: (-reasons[reason], reason)) if reasons else ""

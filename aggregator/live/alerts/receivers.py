@@ -27,11 +27,11 @@ from aggregator.alert_settings import (
     AlertmanagerSettings,
     AlertSettings,
     CommandSettings,
-    HeartbeatSettings,
+    HeartbeatAddress,
     WebhookSettings,
 )
 from aggregator.live.alerts.incident_book import IncidentBook, News
-from aggregator.live.alerts.incidents import Cause, Incident
+from aggregator.live.alerts.incidents import Incident, IncidentCause
 from shared.blake2 import blake2b
 from shared.command_line.tables import visible
 from shared.instants import DAY, SECOND, format_instant
@@ -53,9 +53,9 @@ _OF_THE_SENDER: Final = (401, 403, 407, 408, 425, 429)
 _CANNOT_TELL: Final = "cannot tell %s of incidents: %s; next attempt in %g s"
 _MOST_LISTED: Final = 20
 _ALERTS: Final = {
-    Cause.STALE: "MusterSendersStale",
-    Cause.UNKNOWN: "MusterUnknown",
-    Cause.ALONE: "MusterPairAlone",
+    IncidentCause.STALE: "MusterSendersStale",
+    IncidentCause.UNKNOWN: "MusterUnknown",
+    IncidentCause.ALONE: "MusterPairAlone",
 }
 WATCHDOG: Final = "MusterWatchdog"
 
@@ -141,10 +141,10 @@ class Alerts:
         self._heartbeats = [
             (_name("heartbeat", each.address), each.address, each.every / SECOND)
             for each in settings
-            if isinstance(each, HeartbeatSettings)
+            if isinstance(each, HeartbeatAddress)
         ]
         self._receivers = [
-            _receiver(each, page, is_well, self._web) for each in settings if not isinstance(each, HeartbeatSettings)
+            _receiver(each, page, is_well, self._web) for each in settings if not isinstance(each, HeartbeatAddress)
         ]
         self._woken = [asyncio.Event() for _ in self._receivers]
         self.delivered_count = {receiver.name: 0 for receiver in self._receivers}
@@ -260,9 +260,9 @@ def words(incident: Incident) -> Words:
     ``eu-west.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
     """
     what = f"{incident.summary} since {format_instant(incident.started_at_us)}"
-    if incident.cause is Cause.ALONE:
+    if incident.cause is IncidentCause.ALONE:
         what += ", and nobody takes over from it"
-    elif incident.cause is Cause.STALE:
+    elif incident.cause is IncidentCause.STALE:
         what += f", known until {format_instant(incident.known_until_us)}"
     if incident.ended_at_us is not None:
         how = {"retired": "nobody is expected there any more"}.get(incident.outcome or "", "over")
@@ -317,7 +317,7 @@ class _Alertmanager:
         ends_at = now_us + _FIRING_FOR if incident.ended_at_us is None else incident.ended_at_us
         return {
             "labels": {label: value for label, value in labels.items() if value}
-            | {"severity": "critical" if incident.cause is Cause.STALE or not incident.site else "warning"},
+            | {"severity": "critical" if incident.cause is IncidentCause.STALE or not incident.site else "warning"},
             "annotations": {"summary": title, "nodes": nodes},
             "startsAt": format_instant(incident.started_at_us),
             "endsAt": format_instant(ends_at),
@@ -364,7 +364,7 @@ def _receiver(
             return _Webhook(settings, page, web)
         case CommandSettings():
             return _Command(settings, page)
-        case HeartbeatSettings():
+        case HeartbeatAddress():
             raise TypeError("a heartbeat is told nothing")
 
 

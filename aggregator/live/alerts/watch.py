@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from aggregator.config import AggregatorSettings
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, IncidentPage, Rules
+from aggregator.live.alerts.incidents import IncidentCause, IncidentPage, IncidentRules
 from aggregator.live.alerts.receivers import Alerts
 from aggregator.live.fold.view import View
 from aggregator.live.service.answers import Limit, Place
@@ -30,7 +30,7 @@ class IncidentWatch(Extension):
 
     def __init__(self, settings: AggregatorSettings) -> None:
         asked = settings.live.incidents
-        rules = Rules(
+        rules = IncidentRules(
             open_after=asked.open_after,
             unknown_after=asked.unknown_after,
             close_after=asked.close_after,
@@ -53,7 +53,7 @@ class IncidentWatch(Extension):
         held = GaugeMetricFamily("muster_live_open_incidents", "Incidents that go on, by cause", labels=["cause"])
         # What is part of a wider one is no incident of its own meanwhile.
         causes = [each.cause for each in self.book.open.values() if not each.within]
-        for cause in Cause:
+        for cause in IncidentCause:
             held.add_metric([cause], causes.count(cause))
         delivered = CounterMetricFamily("muster_live_alerts_delivered", "What was acknowledged", labels=["receiver"])
         failed = CounterMetricFamily("muster_live_alerts_failed", "Failed attempts to tell", labels=["receiver"])

@@ -15,7 +15,7 @@ from aggregator.topology.desired.stream_settings import (
     FreeStreamSettings,
     Retention,
     Sourcing,
-    StreamSettings,
+    StreamOptions,
     check_name,
     refuse_repeated,
 )
@@ -25,7 +25,7 @@ from shared.settings import Duration, Settings, Size
 from shared.subjects import BLOCKS_PER_SITE
 
 
-class FleetSettings(StreamSettings, frozen=True):
+class FleetSettings(StreamOptions, frozen=True):
     """A region's FLEET stream: what its agents publish, kept while the hub is away.
 
     Full, it refuses what is new: agents keep it, and the hub is sent no more than there is room for.
@@ -39,7 +39,7 @@ class FleetSettings(StreamSettings, frozen=True):
     ] = "new"
 
 
-class ArchiveSettings(StreamSettings, frozen=True):
+class ArchiveSettings(StreamOptions, frozen=True):
     """The hub's ARCHIVE: everything that every region's FLEET held. Nobody publishes into it.
 
     ``durable`` sourcing is back within seconds after an outage, ``plain`` after half a minute. Durable trusts the hub's
@@ -52,20 +52,20 @@ class ArchiveSettings(StreamSettings, frozen=True):
     sourcing: Annotated[Sourcing, Meta(description="durable (back within seconds) or plain (any server)")] = "durable"
 
 
-class ReportSettings(StreamSettings, frozen=True):
+class ReportSettings(StreamOptions, frozen=True):
     """The hub's REPORT: a mirror of ARCHIVE that rollups read, so that they do not slow the archive down."""
 
     name: Annotated[str, Meta(description="the stream's name")] = "REPORT"
     max_age: Annotated[Duration, Meta(description="how long messages are kept; 0s = for ever")] = Duration.of("60d")
 
 
-class PolicySettings(StreamSettings, frozen=True):
+class PolicyStream(StreamOptions, frozen=True):
     """The hub's MUSTER_POLICY: what ``muster-aggregator policy`` says to the sites, kept for ever."""
 
     name: Annotated[Literal["MUSTER_POLICY"], Meta(description="the stream's name, by which agents know it")] = STREAM
 
 
-class RegistrationSettings(StreamSettings, frozen=True):
+class RegistrationSettings(StreamOptions, frozen=True):
     """A site's own stream: what its nodes publish and its agent reads."""
 
     name: Annotated[str, Meta(description="the stream's name")] = "REGISTRATION"
@@ -174,7 +174,7 @@ class TopologySettings(Settings, frozen=True):
     fleet: Annotated[FleetSettings, Meta(description="the FLEET stream of every region")] = FleetSettings()
     archive: Annotated[ArchiveSettings, Meta(description="the hub's archive")] = ArchiveSettings()
     report: Annotated[ReportSettings, Meta(description="the mirror that rollups read")] = ReportSettings()
-    policy: Annotated[PolicySettings | None, Meta(description="lets the hub tell sites what to do")] = None
+    policy: Annotated[PolicyStream | None, Meta(description="lets the hub tell sites what to do")] = None
     blocks_per_site: Annotated[
         int, Meta(ge=1, le=10_000, description="the most stream blocks of one site that check and policy read")
     ] = BLOCKS_PER_SITE

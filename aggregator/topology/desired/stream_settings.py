@@ -39,7 +39,7 @@ def refuse_repeated(what: str, names: Iterable[str]) -> None:
         raise ValueError(f"{what} {repeated[0]!r} stands here more than once")
 
 
-class StreamSettings(Settings, frozen=True):
+class StreamOptions(Settings, frozen=True):
     """What every stream has. Messages go when they are older than ``max_age`` or beyond ``max_bytes``."""
 
     name: Annotated[str, Meta(description="the stream's name")]
@@ -130,7 +130,7 @@ class PlacementSettings(Settings, frozen=True):
     tags: Annotated[tuple[str, ...], Meta(description="tags that every server with a replica must have")] = ()
 
 
-class FreeStreamSettings(StreamSettings, frozen=True):
+class FreeStreamSettings(StreamOptions, frozen=True):
     """Any stream: where it is, what it takes from publishers, what it copies, what it keeps, what it forbids."""
 
     place: Annotated[str, Meta(description='"hub", a region, a site with a server, or an account')] = HUB_PLACE

@@ -35,7 +35,7 @@ from aggregator.topology.desired.model import (
     StreamKey,
 )
 from aggregator.topology.desired.settings import RegionSettings, RelaySettings, SiteSettings, TopologySettings
-from aggregator.topology.desired.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamSettings
+from aggregator.topology.desired.stream_settings import HUB_PLACE, FreeStreamSettings, OriginSettings, StreamOptions
 from shared.nats.jetstream_api import api_prefix
 from shared.policy import EVERY_REVISION, STREAM, consumer_config, consumer_name, subjects_of_region
 from shared.subjects import EVERY_REGISTRATION, ROOT, covers, probe_subject
@@ -195,7 +195,7 @@ def _fleet_room(topology: TopologySettings, region: RegionSettings) -> int:
     return own if fleet.max_bytes or not (own and at_hub) else min(own, at_hub)
 
 
-def _room(topology: TopologySettings, wanted: StreamSettings, share: float) -> int:
+def _room(topology: TopologySettings, wanted: StreamOptions, share: float) -> int:
     """Give how many bytes a stream may hold, 0 for no limit: what it says, else its share of the servers' disks."""
     return int(wanted.max_bytes) or (int(topology.render.max_store * share) if wanted.storage == "file" else 0)
 
@@ -317,7 +317,7 @@ def _server_time(at: datetime) -> str:
     return (text.rstrip("0") if "." in text else text) + "Z"
 
 
-def _common(wanted: StreamSettings, room: int = 0) -> Config:
+def _common(wanted: StreamOptions, room: int = 0) -> Config:
     """Translate what every stream has into JetStream's words; durations from microseconds to nanoseconds.
 
     ``room`` is how many bytes it may hold where it says nothing of that.

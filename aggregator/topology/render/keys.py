@@ -15,7 +15,7 @@ class KeyKind(Enum):
     USER = nkeys.PREFIX_BYTE_USER
 
 
-class Key(msgspec.Struct, frozen=True):
+class Nkey(msgspec.Struct, frozen=True):
     """A pair of keys. ``seed`` is the secret, ``public`` what servers are told."""
 
     seed: str
@@ -26,13 +26,13 @@ class Key(msgspec.Struct, frozen=True):
         return bytes(nkeys.from_seed(bytearray(self.seed, "ascii")).sign(data))
 
 
-def make_key(kind: KeyKind) -> Key:
+def make_key(kind: KeyKind) -> Nkey:
     return key_of(nkeys.encode_seed(secrets.token_bytes(32), kind.value).decode())
 
 
-def key_of(seed: str) -> Key:
+def key_of(seed: str) -> Nkey:
     """Give the pair of a seed; raise ValueError where it is none."""
     try:
-        return Key(seed, nkeys.from_seed(bytearray(seed, "ascii", "replace")).public_key.decode())
+        return Nkey(seed, nkeys.from_seed(bytearray(seed, "ascii", "replace")).public_key.decode())
     except nkeys.NkeysError as error:
         raise ValueError("not the seed of a key") from error

@@ -34,7 +34,7 @@ from aggregator.topology.observed.messages import (
 from aggregator.topology.observed.state import Found, FoundStream
 from aggregator.topology.report.contradictions import EVERY_WATERMARK, Rivals, read_voices, rivals
 from aggregator.topology.report.missing_advisories import EVERY_ADVISORY, OrdinalFaults, advisories_of, ordinal_faults
-from aggregator.topology.report.tables import CopyKey, ReplicationRow, Report
+from aggregator.topology.report.tables import CopyKey, ReplicationRow, StreamReport
 from shared import wire
 from shared.identifiers import BlockId
 from shared.instants import EARLIEST, MINUTE
@@ -85,7 +85,7 @@ class BlockEvidence(msgspec.Struct, frozen=True):
         return f"{self.site}, block {self.block}"
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class HubFacts(msgspec.Struct, frozen=True):
     """All of it; ``now`` is the hub's own clock.
 
     ``unreadable`` names the blocks whose last watermark cannot be read, ``crowded`` counts the blocks of each site that
@@ -101,8 +101,8 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 async def gather(
-    topology: TopologySettings, found: Found, shown: Report, opened: Connections, recently: int
-) -> Evidence:
+    topology: TopologySettings, found: Found, shown: StreamReport, opened: Connections, recently: int
+) -> HubFacts:
     """Ask for all of it; what does not answer is left out, the report says so. Raise RequestFailed, ApiError.
 
     ``recently``: of how many microseconds advisories are read; older ones are counted.
@@ -118,7 +118,7 @@ async def gather(
     archive = hub_place(topology), topology.archive.name
     client = opened[HUB]
     if not topology.regions or archive not in found.streams or not isinstance(client, Client):
-        return Evidence(waiting)
+        return HubFacts(waiting)
     now, words, unreadable, crowded = await last_watermarks(client, archive, topology.blocks_per_site)
     voices = await read_voices(client, archive, now - _LATELY)
     faults = await ordinal_faults(client, archive, found.streams[archive], words, now - recently)
@@ -133,7 +133,7 @@ async def gather(
                 block.region, block.site, block.block, through, missing, waits_since, contradicting, twice, refused
             )
         )
-    return Evidence(waiting, tuple(blocks), now, archive_read=True, unreadable=unreadable, crowded=crowded)
+    return HubFacts(waiting, tuple(blocks), now, archive_read=True, unreadable=unreadable, crowded=crowded)
 
 
 async def _policy_revisions(client: Client, hub: Place, found: Found) -> list[ScopedRevision]:
@@ -150,7 +150,7 @@ def _policy_waits_since(said: Iterable[ScopedRevision], block: BlockId, watermar
 
 
 class LastWatermarks(NamedTuple):
-    """The hub's clock, the last watermark of each block, and what ``Evidence`` has of the same names."""
+    """The hub's clock, the last watermark of each block, and what ``HubFacts`` has of the same names."""
 
     now: int
     words: dict[BlockId, wire.Watermark]

@@ -10,7 +10,7 @@ import msgspec
 from shared.nats.expiry import RENEWAL
 
 
-class Severity(IntEnum):
+class AlarmLevel(IntEnum):
     """As monitors count: the exit codes."""
 
     OK = 0
@@ -18,12 +18,12 @@ class Severity(IntEnum):
     CRITICAL = 2
 
 
-_W, _C = (Severity.WARNING,), (Severity.CRITICAL,)
-_GRADED = (Severity.WARNING, Severity.CRITICAL)
+_W, _C = (AlarmLevel.WARNING,), (AlarmLevel.CRITICAL,)
+_GRADED = (AlarmLevel.WARNING, AlarmLevel.CRITICAL)
 
 
 @unique
-class Kind(Enum):
+class AlarmKind(Enum):
     """One kind of finding: how bad it can be, what it means in one sentence, and what helps."""
 
     SETTINGS_WRONG = (
@@ -184,22 +184,22 @@ class Kind(Enum):
         "begin the agent's store anew: move agent.db, -wal and -shm away, leave agent.db.marker, and start it",
     )
 
-    def __init__(self, severities: tuple[Severity, ...], meaning: str, remedy: str) -> None:
+    def __init__(self, severities: tuple[AlarmLevel, ...], meaning: str, remedy: str) -> None:
         self.severities, self.meaning, self.remedy = severities, meaning, remedy
 
     @property
     def stable_name(self) -> str:
         return self.name.lower()
 
-    def of(self, place: str, text: str, severity: Severity | None = None) -> "Finding":
+    def of(self, place: str, text: str, severity: AlarmLevel | None = None) -> "Alarm":
         """Say that it holds of a place; ``severity`` where the kind has more than one."""
-        return Finding(self, self.severities[-1] if severity is None else severity, place, text)
+        return Alarm(self, self.severities[-1] if severity is None else severity, place, text)
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Alarm(msgspec.Struct, frozen=True):
     """One thing that is wrong, in one line."""
 
-    kind: Kind
-    severity: Severity
+    kind: AlarmKind
+    severity: AlarmLevel
     place: str
     text: str

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
+from aggregator.topology.report.tables import ReplicationRow, StreamReport, StreamRow
 from shared.nats.jetstream_api import api_prefix, domain_of
 
 HEAD = ("  rankdir=LR;", "  nodesep=0.6;", '  node [fontname="sans-serif"];', '  edge [fontsize="10"];')
 _SHAPES = {"origin": "box", "sourced": "box3d", "mirror": "folder"}
 
 
-def replication_graph(report: Report) -> str:
+def replication_graph(report: StreamReport) -> str:
     nodes = {(row.place, row.name): _stream_node(row) for row in report.streams}
     for copied in report.replication:
         nodes.setdefault((copied.source_place, copied.source), _foreign_node(copied))

@@ -113,7 +113,7 @@ class SourceSilence(msgspec.Struct, frozen=True):
     text: str
 
 
-class Report(msgspec.Struct, frozen=True):
+class StreamReport(msgspec.Struct, frozen=True):
     """Both tables, and what did not answer: places, and streams and consumers of places that did.
 
     ``harms``: what somebody set that breaks what a stream promises, by place.
@@ -132,14 +132,14 @@ class Report(msgspec.Struct, frozen=True):
         return not self.unreachable and not self.silent and is_all_there
 
 
-def report(wanted: Iterable[Desired], found: Found) -> Report:
+def report(wanted: Iterable[Desired], found: Found) -> StreamReport:
     """Gather both tables, streams in the order in which records pass them."""
     wanted = tuple(wanted)
     streams = [each for each in wanted if isinstance(each, DesiredStream)]
     is_sealed = {key for key, stream in found.streams.items() if stream.is_sealed}
     harms = [(str(each.place), sealed(each.key)) for each in streams if each.key in is_sealed]
     harms += [(str(each.place), f"{each.name} {harm.text}") for each, harm in found_harms(wanted, found)]
-    return Report(
+    return StreamReport(
         tuple(_stream_row(each, found) for each in streams),
         tuple(row for each in streams for row in _replication_rows(each, found)),
         {str(place): reason for place, reason in found.unreachable.items()},

@@ -4,51 +4,51 @@ from collections import Counter
 
 from aggregator.terminal import format_table
 from aggregator.topology.desired.model import lines_by_place
-from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow
-from shared.command_line.tables import UNWRAPPED, Column
+from aggregator.topology.report.tables import ReplicationRow, StreamReport, StreamRow
+from shared.command_line.tables import UNWRAPPED, Field
 from shared.instants import format_duration
 from shared.sizes import format_size
 
-_STREAM_COLUMNS: tuple[Column[StreamRow], ...] = (
-    Column("stream", lambda row: row.name),
-    Column("kind", lambda row: row.kind, spare=1),
-    Column("domain", lambda row: row.place),
-    Column(
+_STREAM_COLUMNS: tuple[Field[StreamRow], ...] = (
+    Field("stream", lambda row: row.name),
+    Field("kind", lambda row: row.kind, spare=1),
+    Field("domain", lambda row: row.place),
+    Field(
         "stored",
         lambda row: f"{row.storage}, R{row.replicas}" if row.storage else row.error.partition(":")[0],
         wraps=True,
     ),
-    Column("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
-    Column("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
-    Column("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True, spare=3),
-    Column("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
-    Column("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
-    Column("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
-    Column("consumers", lambda row: str(row.consumers) if row.storage else "", right=True, spare=2),
+    Field("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
+    Field("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
+    Field("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True, spare=3),
+    Field("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
+    Field("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
+    Field("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
+    Field("consumers", lambda row: str(row.consumers) if row.storage else "", right=True, spare=2),
 )
-_SERVER_COLUMNS: tuple[Column[StreamRow], ...] = (
-    Column("stream", lambda row: row.name),
-    Column("domain", lambda row: row.place),
-    Column("placement", lambda row: ", ".join(row.placement), wraps=True),
-    Column("servers", lambda row: row.cluster, wraps=True),
+_SERVER_COLUMNS: tuple[Field[StreamRow], ...] = (
+    Field("stream", lambda row: row.name),
+    Field("domain", lambda row: row.place),
+    Field("placement", lambda row: ", ".join(row.placement), wraps=True),
+    Field("servers", lambda row: row.cluster, wraps=True),
 )
-_COPY_COLUMNS: tuple[Column[ReplicationRow], ...] = (
-    Column("stream", lambda row: row.stream),
-    Column("domain", lambda row: row.place),
-    Column("kind", lambda row: row.kind.removesuffix(" source"), spare=1),
-    Column("api", lambda row: row.api, spare=3),
-    Column("source", lambda row: row.source),
+_COPY_COLUMNS: tuple[Field[ReplicationRow], ...] = (
+    Field("stream", lambda row: row.stream),
+    Field("domain", lambda row: row.place),
+    Field("kind", lambda row: row.kind.removesuffix(" source"), spare=1),
+    Field("api", lambda row: row.api, spare=3),
+    Field("source", lambda row: row.source),
 )
-_PROGRESS_COLUMNS: tuple[Column[ReplicationRow], ...] = (
-    Column("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
-    Column("lag", lambda row: f"{row.lag:,}", right=True, spare=2),
-    Column("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
-    Column("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
-    Column("error", lambda row: "below" if row.error else ""),
+_PROGRESS_COLUMNS: tuple[Field[ReplicationRow], ...] = (
+    Field("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
+    Field("lag", lambda row: f"{row.lag:,}", right=True, spare=2),
+    Field("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
+    Field("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
+    Field("error", lambda row: "below" if row.error else ""),
 )
 
 
-def format_report(report: Report, width: int = UNWRAPPED) -> str:
+def format_report(report: StreamReport, width: int = UNWRAPPED) -> str:
     """Lay out the tables within ``width`` columns, and below them what is wrong, one line each."""
     parts = [format_table(_STREAM_COLUMNS, report.streams, width)]
     spread = [row for row in report.streams if row.placement or row.servers not in ((), (row.place,))]
@@ -58,7 +58,7 @@ def format_report(report: Report, width: int = UNWRAPPED) -> str:
     filtered = [row for row in report.replication if row.takes]
     alike = [row for row in filtered if told_apart[row.place, row.stream, row.api, row.source] > 1]
     if report.replication:
-        takes = Column[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "", wraps=True)
+        takes = Field[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "", wraps=True)
         parts.append(format_table((*_COPY_COLUMNS, takes, *_PROGRESS_COLUMNS), report.replication, width))
     remarks = [
         (row.place, f"{row.stream} takes only {', '.join(row.takes)} of {row.source}")

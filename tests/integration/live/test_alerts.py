@@ -21,12 +21,19 @@ from aggregator.alert_settings import (
     AlertmanagerSettings,
     AlertSettings,
     CommandSettings,
-    HeartbeatSettings,
+    HeartbeatAddress,
     WebhookSettings,
 )
 from aggregator.live.alerts import receivers
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Incident, IncidentKey, Outcome, Rules, incident_id
+from aggregator.live.alerts.incidents import (
+    Incident,
+    IncidentCause,
+    IncidentEnd,
+    IncidentKey,
+    IncidentRules,
+    incident_id,
+)
 from aggregator.live.alerts.receivers import WATCHDOG, Alerts, words
 from shared.instants import MINUTE, SECOND, parse_instant
 from shared.settings import Duration, FilePath
@@ -43,10 +50,10 @@ def now_us() -> int:
 def an_incident(started_at_us: int | None = None, **changed: Any) -> Incident:
     began = now_us() - MINUTE if started_at_us is None else started_at_us
     incident = Incident(
-        incident_id=incident_id(IncidentKey("eu", "dub1", Cause.STALE), began),
+        incident_id=incident_id(IncidentKey("eu", "dub1", IncidentCause.STALE), began),
         region="eu",
         site="dub1",
-        cause=Cause.STALE,
+        cause=IncidentCause.STALE,
         reason="",
         started_at_us=began,
         known_until_us=began + MINUTE,
@@ -63,7 +70,7 @@ def ended(incident: Incident) -> Incident:
         incident,
         node_count=0,
         ended_at_us=now_us() - SECOND,
-        outcome=Outcome.RECOVERED,
+        outcome=IncidentEnd.RECOVERED,
         known_until_us=now_us(),
     )
 
@@ -114,7 +121,7 @@ def inbox() -> Any:
 
 @pytest.fixture
 def book(tmp_path: Path) -> Any:
-    kept = IncidentBook(tmp_path / "incidents.db", Rules())
+    kept = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     yield kept
     kept.close()
 
@@ -352,13 +359,13 @@ async def test_a_command_that_fails_is_started_again(book: IncidentBook, tmp_pat
 
 
 async def test_a_heartbeat_goes_out_while_all_is_well_and_only_then(book: IncidentBook, inbox: Inbox) -> None:
-    beat = HeartbeatSettings(url=inbox.url, every=Duration(SECOND // 20))
+    beat = HeartbeatAddress(url=inbox.url, every=Duration(SECOND // 20))
     async with telling(book, beat):
         await until(lambda: len(inbox.got) >= 2, "two heartbeats")
     # The last of those may still be on its way: what goes out now goes elsewhere.
     never, other = Inbox(), Inbox()
     book.save([an_incident()])
-    beat = HeartbeatSettings(url=never.url, every=Duration(SECOND // 20))
+    beat = HeartbeatAddress(url=never.url, every=Duration(SECOND // 20))
     async with telling(book, beat, WebhookSettings(url=other.url), well=False):
         await until(lambda: other.got, "the incident told")
     never.close()
@@ -448,7 +455,7 @@ def test_an_incident_reads_as_a_sentence() -> None:
     )
     assert words(incident).nodes == "web1, <b>web2</b>\\u202e and 212 more"
     lost = msgspec.structs.replace(
-        incident, site="", cause=Cause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
+        incident, site="", cause=IncidentCause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
     )
     assert words(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
     part = msgspec.structs.replace(lost, site="dub1", reason="agent_silent")
@@ -461,7 +468,7 @@ def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_le
     clear = an_incident(at, known_until_us=at + 2 * MINUTE, node_count=0, clear_since_us=at + MINUTE)
     began = "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
     assert words(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
-    ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=Outcome.RECOVERED)
+    ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=IncidentEnd.RECOVERED)
     assert words(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
 
 

@@ -315,12 +315,12 @@ async def test_a_leader_that_is_behind_for_a_moment_costs_no_state_and_an_older_
     last = await asyncio.to_thread(hub.publish, [dub1.new("web3", at)])
     said, left_behind, info = Counter[int](), 0, Feed._info
 
-    async def behind_for_a_moment(feed: Feed, client: DirectClient) -> feeds._Info:
+    async def behind_for_a_moment(feed: Feed, client: DirectClient) -> feeds._ArchiveInfo:
         nonlocal left_behind
         found = await info(feed, client)
         if left_behind:
             left_behind -= 1
-            found = msgspec.structs.replace(found, state=feeds._State(first))
+            found = msgspec.structs.replace(found, state=feeds._LastSequence(first))
         said[left_behind] += 1
         return found
 

@@ -19,7 +19,7 @@ from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reading_plan import Refused, Span
 from aggregator.lakehouse.archive.slices import StreamSlices
 from aggregator.lakehouse.bronze.chunks import read_chunks
-from aggregator.lakehouse.bronze.staging import Place
+from aggregator.lakehouse.bronze.staging import StagingPlace
 from aggregator.lakehouse.commands.failures import explained
 from aggregator.lakehouse.commands.rollup import rollup
 from aggregator.lakehouse.rollup import RollupRequest
@@ -188,7 +188,7 @@ def test_a_failure_in_a_worker_is_one_line_too(spark: SparkSession, tmp_path: Pa
         hub.request("STREAM.PURGE.ARCHIVE", {"seq": 3})
         hub.request("STREAM.DELETE.REPORT")
         source = StreamSlices.of(hub.connection, "ARCHIVE")
-        for place in (None, Place.of(f"file://{tmp_path}/advisories", pa.schema([]), 0)):
+        for place in (None, StagingPlace.of(f"file://{tmp_path}/advisories", pa.schema([]), 0)):
             chunks = read_chunks(spark, source, [Span(1, 3)], place, 100, HubClock(), site_blocks=SiteBlocks())
             with pytest.raises((PySparkException, Py4JError)) as failed:
                 [each.decoded for each in chunks]

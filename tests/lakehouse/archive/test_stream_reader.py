@@ -24,7 +24,7 @@ from aggregator.config import Reading
 from aggregator.lakehouse.archive.mirror import Witnesses, check_witnesses
 from aggregator.lakehouse.archive.slices import StreamSlices, cut, decoded_connection, encoded_connection
 from aggregator.lakehouse.bronze.spark_source import rows_of
-from aggregator.lakehouse.bronze.staging import Place, have_any, stage_slice
+from aggregator.lakehouse.bronze.staging import StagingPlace, have_any, stage_slice
 from shared.instants import DAY, SECOND, parse_instant
 from shared.nats.connection import ApiError, AuthSettings, ConnectionSettings, RequestFailed, TlsSettings, request_json
 from shared.nats.dispatch import Frame
@@ -93,7 +93,7 @@ def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(
             pa.field("archived_at", pa.timestamp("us", "UTC"), metadata={"PARQUET:field_id": "19"}),
         ]
     )
-    place = Place.of(f"file://{tmp_path}/advisories", schema, after=1)
+    place = StagingPlace.of(f"file://{tmp_path}/advisories", schema, after=1)
     assert place is not None
     staged = stage_slice(source_of(hub), place, (), (1, 7), HubClock())
     others = parquet.read_table(place.path(staged.others)).to_pylist()
@@ -129,7 +129,7 @@ def test_whole_advisories_are_written_by_day_or_month_and_the_rest_is_handed_on(
         "occurred_at_day=2026-01-31", "occurred_at_day=2026-02-01",
         "occurred_at_month=2026-01", "occurred_at_month=2026-02",
     ]  # fmt: skip
-    assert Place.of("s3://lake/advisories", schema, 0) is None
+    assert StagingPlace.of("s3://lake/advisories", schema, 0) is None
 
 
 @each_way

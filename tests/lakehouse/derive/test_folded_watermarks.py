@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from aggregator.lakehouse.bronze import writer
-from aggregator.lakehouse.bronze.writer import Arrivals, Counts
+from aggregator.lakehouse.bronze.writer import Arrivals, ReadCounts
 from aggregator.lakehouse.derive import derivation
 from aggregator.lakehouse.derive.coverage import folded_watermarks
 from aggregator.lakehouse.derive.coverage.folded_watermarks import fold
@@ -38,7 +38,7 @@ def draw_dense(draw: random.Random, number: int) -> BlockHistory:
     return block._replace(marks=marks)
 
 
-def arrive(archive: Archive, rows: DataFrame) -> Counts:
+def arrive(archive: Archive, rows: DataFrame) -> ReadCounts:
     """Take watermarks that the archive holds once more."""
     days = {day for (day,) in rows.select(f.to_date("observed_through")).distinct().collect()}
     return writer._take_table(archive.spark, Arrivals(rows, rows.count(), days), WATERMARKS, archive.position)
@@ -79,4 +79,4 @@ def test_what_is_made_of_folded_watermarks_is_what_is_made_of_all(
         .limit(1)
         .withColumns({"advisory_ordinal": f.col("advisory_ordinal") + 100, "boot_id": f.lit("another")})
     )
-    assert arrive(archive, more) == Counts(read=1, written=1)
+    assert arrive(archive, more) == ReadCounts(read=1, written=1)

@@ -26,7 +26,7 @@ from aggregator.lakehouse.derive.availability.imported_availability import (
     import_sender_availability,
 )
 from aggregator.lakehouse.imports.mapping import Mapping
-from aggregator.lakehouse.imports.rows import Interval as ImportedInterval
+from aggregator.lakehouse.imports.rows import ImportedSpan as ImportedInterval
 from aggregator.lakehouse.imports.rows import RowReader
 from aggregator.lakehouse.imports.source_file import SourceFile
 from aggregator.lakehouse.imports.staging import stage

@@ -13,7 +13,7 @@ import pytest
 from aggregator.lakehouse.imports import staging
 from aggregator.lakehouse.imports.mapping import ImportRefused, Mapping
 from aggregator.lakehouse.imports.name_shape import InvalidShape, NameShape
-from aggregator.lakehouse.imports.rows import Interval, RowReader, SenderName, Unreadable
+from aggregator.lakehouse.imports.rows import ImportedSpan, RowReader, SenderName, Unreadable
 from aggregator.lakehouse.imports.staging import Staged, stage, staging_area
 from shared.instants import SECOND, parse_instant
 
@@ -118,10 +118,10 @@ def test_a_key_of_several_columns_gives_groups_and_a_state_has_any_words() -> No
     mapping = Mapping(**PLAIN | told | {"shape": "{site}/{sender}", "region": "west"})
     reader = RowReader(mapping, ("System", "node", "begin", "end", "what"), NOW)
     name = SenderName("west", "18", "7", {})
-    assert reader.read(("18", " 7 ", "100000", "100060", "Critical")) == Interval(
+    assert reader.read(("18", " 7 ", "100000", "100060", "Critical")) == ImportedSpan(
         name, "down", 100_000 * SECOND, 100_060 * SECOND
     )
-    assert reader.read(("18", "7", "100060", "100060", "Warning")) == Interval(
+    assert reader.read(("18", "7", "100060", "100060", "Warning")) == ImportedSpan(
         name, "up", 100_060 * SECOND, 100_060 * SECOND
     )
     assert reader.read(("18", "7", "1", "2", "maybe")) == Unreadable("unknown_state", "maybe")  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_a_mapping_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, told
 def test_files_of_many_kinds_hold_the_same_interval(tmp_path: Path, text: str | bytes, told: dict[str, Any]) -> None:
     found = staged(tmp_path / "f", text, **told)
     assert (found.row_count, found.reasons) == (1, {})
-    assert found.first == Interval(SenderName("imported", "imported", "h", {}), "down", 10**11, 2 * 10**11)
+    assert found.first == ImportedSpan(SenderName("imported", "imported", "h", {}), "down", 10**11, 2 * 10**11)
 
 
 def test_what_cannot_be_read_is_counted_with_its_first_line(tmp_path: Path) -> None:

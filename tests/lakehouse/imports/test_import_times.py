@@ -6,7 +6,7 @@ from time import tzset
 import pytest
 
 from aggregator.lakehouse.imports.mapping import Ambiguous, ImportRefused, Mapping, Unit
-from aggregator.lakehouse.imports.rows import ImportReason, Interval, RowReader, Unreadable
+from aggregator.lakehouse.imports.rows import ImportedSpan, ImportReason, RowReader, Unreadable
 from aggregator.lakehouse.imports.times import length_reader, parse_option, time_reader
 from shared.instants import SECOND, parse_instant
 
@@ -91,7 +91,7 @@ def test_a_local_time_that_names_two_instants_or_none_is_taken_as_was_said(
         assert isinstance(found, Unreadable)
         assert found.reason is ImportReason.AMBIGUOUS_TIME
     else:
-        assert isinstance(found, Interval)
+        assert isinstance(found, ImportedSpan)
         assert found[2:] == tuple(map(parse_instant, interval))
     assert reader.ambiguous_count >= 1
 
@@ -101,7 +101,7 @@ def test_the_order_of_a_senders_rows_tells_the_second_half_of_the_night_from_the
     rows = [("n1", "01:30", "01:40"), ("n2", "01:35", "01:45"), ("n1", "01:35", "02:30"), ("n1", "02:45", "02:50")]
     found = [reader.read((sender, *(f"2026-10-25 {at}" for at in times))) for sender, *times in rows]
     begins = ["00:30", "00:35", "01:35", "02:45"]
-    assert [each.started_at for each in found if isinstance(each, Interval)] == [
+    assert [each.started_at for each in found if isinstance(each, ImportedSpan)] == [
         parse_instant(f"2026-10-25T{at}:00Z") for at in begins
     ]
     assert reader.ambiguous_count == 5

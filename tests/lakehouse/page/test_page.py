@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aggregator.lakehouse.commands.report import report_html
 from aggregator.lakehouse.page.document import render
-from aggregator.lakehouse.page.figures import Figures, SenderTimes
+from aggregator.lakehouse.page.figures import PageFigures, SenderTimes
 from aggregator.lakehouse.page.period import Grid
 from aggregator.lakehouse.query.engine import open_tables
 from shared.instants import DAY, HOUR, MINUTE, SECOND, InvalidInstant, format_instant
@@ -40,7 +40,7 @@ def expected_cells(history: History, unit: int) -> dict[tuple[str, int], SenderT
     return {key: times for key, times in cells.items() if times.lived}
 
 
-def shown_cells(figures: Figures) -> dict[tuple[str, int], SenderTimes]:
+def shown_cells(figures: PageFigures) -> dict[tuple[str, int], SenderTimes]:
     return {(cell.name, cell.started_at): cell.times for cell in figures.cells if cell.times.lived}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.lakehouse.page.document import render
-from aggregator.lakehouse.page.figures import Figures, SenderTimes
+from aggregator.lakehouse.page.figures import PageFigures, SenderTimes
 from shared.instants import DAY, HOUR, MINUTE, format_instant
 from tests.support.lakehouse.histories import History, lives, observed
 from tests.support.lakehouse.shown_history import Shown
@@ -58,7 +58,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return Shown(tmp_path_factory.mktemp("beside"), history)
 
 
-def text_of(figures: Figures) -> str:
+def text_of(figures: PageFigures) -> str:
     """Give what the page says, without what its words mean in general."""
     page = render(figures)
     return re.sub(r"<[^>]+>", "", page[page.index("<main>") : page.index('id="words"')])

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.lakehouse.page import heat_map
 from aggregator.lakehouse.page.document import render
-from aggregator.lakehouse.page.figures import Cell, Figures, SenderTimes
+from aggregator.lakehouse.page.figures import Cell, PageFigures, SenderTimes
 from aggregator.lakehouse.page.fleet_curve import fleet_points
 from aggregator.lakehouse.page.words import duration
 from shared.instants import DAY, format_instant
@@ -19,12 +19,12 @@ PICTURES = (".//figure", ".//table[@class='heat']", ".//dl[@aria-hidden]", ".//s
 
 
 @pytest.fixture(scope="module")
-def figures(tmp_path_factory: pytest.TempPathFactory) -> Figures:
+def figures(tmp_path_factory: pytest.TempPathFactory) -> PageFigures:
     return Shown(tmp_path_factory.mktemp("pictures"), month(senders_per_site=10)).figures()
 
 
 @pytest.fixture(scope="module")
-def page(figures: Figures) -> str:
+def page(figures: PageFigures) -> str:
     return render(figures)
 
 
@@ -75,7 +75,7 @@ def without_a_table(page: str) -> list[str]:
     return bare
 
 
-def of_many_sites(figures: Figures, count: int) -> Figures:
+def of_many_sites(figures: PageFigures, count: int) -> PageFigures:
     """Give so many sites, each with what the first one did, but for the last: there nothing happened."""
     first = figures.groups[0]
     cells = [cell for cell in figures.cells if (cell.place, cell.name) == (first.place, first.name)]
@@ -104,12 +104,12 @@ def as_shown(cell: Cell) -> tuple[str, str, str]:
     return format_instant(cell.started_at), duration(cell.times.up), duration(cell.times.down)
 
 
-def test_behind_every_picture_stands_its_table(page: str, figures: Figures) -> None:
+def test_behind_every_picture_stands_its_table(page: str, figures: PageFigures) -> None:
     assert figures.heat.step == DAY
     assert without_a_table(page) == []
 
 
-def test_behind_the_map_of_a_large_fleet_stands_every_cell_in_which_something_happened(figures: Figures) -> None:
+def test_behind_the_map_of_a_large_fleet_stands_every_cell_in_which_something_happened(figures: PageFigures) -> None:
     large = of_many_sites(figures, 5_000 // (figures.period.length // DAY))
     page = render(large)
     assert without_a_table(page) == []
@@ -123,7 +123,7 @@ def test_behind_the_map_of_a_large_fleet_stands_every_cell_in_which_something_ha
 
 
 def test_where_too_much_happened_for_a_page_the_table_has_the_worst_and_names_the_others(
-    figures: Figures, monkeypatch: pytest.MonkeyPatch
+    figures: PageFigures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large, worst = of_many_sites(figures, 20), "site19"
     each = sum(cell.times.up < cell.times.lived for cell in large.cells if cell.name == worst)
@@ -142,7 +142,7 @@ def test_where_too_much_happened_for_a_page_the_table_has_the_worst_and_names_th
     assert " and 7 more. A shorter period" in said
 
 
-def test_behind_each_day_by_the_hour_stands_every_hour_with_anything_but_up(page: str, figures: Figures) -> None:
+def test_behind_each_day_by_the_hour_stands_every_hour_with_anything_but_up(page: str, figures: PageFigures) -> None:
     root = tree(page)
     found = Counter(
         (text_of(part[0][0]), row[0], row[3], row[4])
@@ -173,7 +173,9 @@ def heights_of_band(page: str, name: str, count: int) -> list[float]:
     return [low - high for high, low in zip(above, below, strict=True)]
 
 
-def test_what_nobody_watched_is_a_band_of_its_own_as_high_as_its_senders_are_many(page: str, figures: Figures) -> None:
+def test_what_nobody_watched_is_a_band_of_its_own_as_high_as_its_senders_are_many(
+    page: str, figures: PageFigures
+) -> None:
     points = fleet_points(figures)
     (curve,) = [each for each in tree(page).iter("figure") if text_of(each[0]) == "All senders"]
     # The highest label of the axis is the top of the picture.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.lakehouse.page.document import render
-from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.figures import PageFigures
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.outages import group_outages
 from aggregator.lakehouse.page.reader import read_figures
@@ -180,7 +180,7 @@ def test_an_incident_consists_of_the_outages_that_name_it_wherever_in_time_they_
     assert 50 < len(told) < len(clumps)
 
 
-def figures_of(warehouse: Path, site: str) -> Figures:
+def figures_of(warehouse: Path, site: str) -> PageFigures:
     with open_tables(warehouse) as tables:
         return read_figures(tables, Choice(sites=(site,)), REGISTRATION_INTERVAL)
 

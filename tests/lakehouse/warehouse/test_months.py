@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.lakehouse.bronze import writer
-from aggregator.lakehouse.bronze.writer import Arrivals, Counts
+from aggregator.lakehouse.bronze.writer import Arrivals, ReadCounts
 from aggregator.lakehouse.derive.coverage.folded_watermarks import fold
 from aggregator.lakehouse.tables.position import HubPosition
 from aggregator.lakehouse.tables.schemas import ADVISORIES, POLICY, QUARANTINE, REGISTRATIONS, WATERMARKS, Table
@@ -40,7 +40,7 @@ class Records:
         self.archive, self.table = archive, table
         self._sequence = 0
 
-    def arrive(self, days: Iterable[float]) -> Counts:
+    def arrive(self, days: Iterable[float]) -> ReadCounts:
         """Take the records of ``days``, counted from ``BEGIN``, in one run."""
         at = [*map(instant, days)]
         rows = self.archive.frame(self.table, [self._row(each) for each in at]).coalesce(1)
@@ -118,13 +118,13 @@ def test_files_hold_months_and_a_run_reads_those_of_its_days(archive: Archive) -
     assert len(records.files()) == MONTHS
     # What comes late is compared with its month, and goes into files of days, since it is of few.
     with records.others_away(100) as left:
-        assert records.arrive([100, 100]) == Counts(read=2, duplicates=2)
+        assert records.arrive([100, 100]) == ReadCounts(read=2, duplicates=2)
     assert left == 1
     # Runs of one day after the other: each day is a file of its own, with which alone the next run compares.
     for day in range(DAYS, DAYS + 7):
         assert records.arrive([day]).written == 1
     with records.others_away(DAYS + 6) as left:
-        assert records.arrive([DAYS + 6]) == Counts(read=1, duplicates=1)
+        assert records.arrive([DAYS + 6]) == ReadCounts(read=1, duplicates=1)
     assert left == 1
     # Days that are over become their month; the last one, which more may come to, does not.
     assert upkeep(records).compact(instant(DAYS + 6)) == (6, 1)
@@ -212,8 +212,8 @@ def test_a_month_is_folded_when_all_of_it_may_be(archive: Archive) -> None:
     assert fold(spark, BEGIN + 40 * DAY, position) == 0
     assert commits.snapshots(spark, (WATERMARKS,)) == stood
     # What was folded comes again; what was not, and what says more, is folded with its month.
-    assert records.arrive([5.1, 5.2, 40.1]) == Counts(read=3, duplicates=3)
-    assert records.arrive([5.3]) == Counts(read=1, written=1)
+    assert records.arrive([5.1, 5.2, 40.1]) == ReadCounts(read=3, duplicates=3)
+    assert records.arrive([5.3]) == ReadCounts(read=1, written=1)
     assert fold(spark, BEGIN + 60 * DAY, position) == 1 + 28
     assert sorted(records.files().values()) == [
         (date(2025, 1, 1), date(2025, 1, 31)),
@@ -235,7 +235,7 @@ def test_tables_of_days_come_to_months_though_upkeep_is_killed(
         assert len(records.files()) == 90
     provision.prepare(spark)
     # As after an update: what was there is compared with what comes, whatever its files are.
-    assert tables[0].arrive([0, 50, 51, 52, 53, 89]) == Counts(read=6, duplicates=6)
+    assert tables[0].arrive([0, 50, 51, 52, 53, 89]) == ReadCounts(read=6, duplicates=6)
     stand = commits.positions(spark, [records.table for records in tables])
     commits.record(spark, stand, "recipe", commits.last_whole_run(spark))
     compact, left = TableUpkeep.compact, 1

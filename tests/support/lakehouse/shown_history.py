@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from aggregator.lakehouse.page.figures import Figures
+from aggregator.lakehouse.page.figures import PageFigures
 from aggregator.lakehouse.page.grouping import Choice
 from aggregator.lakehouse.page.reader import read_figures
 from aggregator.lakehouse.query.engine import open_tables
@@ -31,6 +31,6 @@ class Shown:
             f'[lakehouse]\npath = "tables"\nregistration_interval = "{interval}"\n'
         )
 
-    def figures(self, since: str | None = None, until: str | None = None, **chosen: Any) -> Figures:
+    def figures(self, since: str | None = None, until: str | None = None, **chosen: Any) -> PageFigures:
         with open_tables(self.lakehouse.warehouse) as tables:
             return read_figures(tables, Choice(since, until, **chosen), self.history.registration_interval)

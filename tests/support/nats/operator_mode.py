@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from aggregator.topology.render.keys import Key, KeyKind, make_key
+from aggregator.topology.render.keys import KeyKind, Nkey, make_key
 from shared.settings import FilePath
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -95,7 +95,7 @@ class OperatorMode:
         return f"operator: {self._operator.token}\nresolver: MEMORY\nresolver_preload: {{ {tokens} }}\n"
 
 
-def _signed(issuer: Key, subject: str, name: str, registered: dict[str, int] | None = None, **claims: object) -> str:
+def _signed(issuer: Nkey, subject: str, name: str, registered: dict[str, int] | None = None, **claims: object) -> str:
     body: dict[str, Any] = {"iat": int(time.time()), "iss": issuer.public, "name": name, "sub": subject}
     body |= {**(registered or {}), "nats": {"version": 2, **claims}}
     # An id that follows from the content, as nsc's does.

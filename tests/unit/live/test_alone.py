@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Incident, Rules
+from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentRules
 from aggregator.live.alerts.receivers import words
 from aggregator.live.api import UnknownReason
 from shared.instants import DAY, HOUR, MINUTE, SECOND
@@ -14,14 +14,14 @@ from tests.support.live.told import KNOWN_UNTIL, LATE, START, Told, in_condition
 
 
 def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(told: Told, tmp_path: Path) -> None:
-    book = IncidentBook(tmp_path / "incidents.db", Rules(close_after=MINUTE))
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules(close_after=MINUTE))
     book.look(told.view(KNOWN_UNTIL))
     dub1 = Block("eu-west", "dub1", agent="dub1-b", ordinal=3)
 
     def tells(minutes: int, *conditions: str) -> list[Incident]:
         at = KNOWN_UNTIL + minutes * MINUTE
         told.at(at, in_conditions(dub1.watermark(START, at), *conditions))
-        return [each for each in book.look(told.view(at)) if each.cause is Cause.ALONE]
+        return [each for each in book.look(told.view(at)) if each.cause is IncidentCause.ALONE]
 
     assert tells(1, "probe_not_stored", "pair_alone") == []
     (began,) = tells(2, "pair_alone")
@@ -72,7 +72,7 @@ def test_who_is_alone_while_its_stream_does_not_store_is_so_since_it_said_so_fir
 
 
 def test_who_is_alone_is_seen_beside_a_block_that_nobody_speaks_for_any_more(told: Told, tmp_path: Path) -> None:
-    book = IncidentBook(tmp_path / "incidents.db", Rules(close_after=MINUTE))
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules(close_after=MINUTE))
     nodes = Block("eu-west", "dub1", "nodes", agent="dub1-b", ordinal=3)
     removed = Block("eu-west", "dub1", "removed", agent="dub1-a")
     # It was alone, too, when it was heard last.
@@ -87,7 +87,7 @@ def test_who_is_alone_is_seen_beside_a_block_that_nobody_speaks_for_any_more(tol
         view = told.view(at)
         assert view.reason(1) is UnknownReason.AGENT_SILENT
         book.look(view)
-    (over,) = [each for each in book.recent() if each.cause is Cause.ALONE]
+    (over,) = [each for each in book.recent() if each.cause is IncidentCause.ALONE]
     assert (over.started_at_us, over.ended_at_us, over.nodes) == (
         KNOWN_UNTIL + HOUR,
         KNOWN_UNTIL + HOUR + 2 * MINUTE,

@@ -14,7 +14,7 @@ from aggregator.live.fold.fleet import Fleet
 from aggregator.live.fold.view import Sourcing, View
 from aggregator.live.known_senders import unheard_of
 from aggregator.live.service.answers import sender_row, story
-from aggregator.live.store import LiveStore, Origin, StoreReader
+from aggregator.live.store import ArchiveId, LiveStore, StoreReader
 from aggregator.records.judge import SKEW, QuarantineReason
 from shared.instants import HOUR, MINUTE
 from shared.policy import Scope
@@ -22,7 +22,7 @@ from shared.subjects import BLOCKS_PER_SITE
 from tests.support.lakehouse.hostile import START, honest, hostile
 from tests.support.lakehouse.hub import Block, Message
 
-ORIGIN = Origin("ARCHIVE", 1)
+ORIGIN = ArchiveId("ARCHIVE", 1)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in honest()])

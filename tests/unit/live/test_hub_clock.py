@@ -6,11 +6,11 @@ import pytest
 
 from aggregator.archive.hub_clock import ClockStep, HubClock, without_steps
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, IncidentKey, Rules
+from aggregator.live.alerts.incidents import IncidentCause, IncidentKey, IncidentRules
 from aggregator.live.api import Counts, UnknownReason
 from aggregator.live.fold.senders import STALE, UP
 from aggregator.live.fold.view import Sourcing, View
-from aggregator.live.store import LiveStore, Origin
+from aggregator.live.store import ArchiveId, LiveStore
 from shared.instants import MINUTE, SECOND
 from tests.support.lakehouse.hub import Block
 from tests.support.live.told import START, Told
@@ -124,7 +124,7 @@ def test_who_lives_is_up_who_died_is_down_and_the_block_is_known_again(
 def test_a_fleet_is_loaded_as_it_was_while_the_clock_is_behind(site: Site, tmp_path: Path) -> None:
     site.behind = 10 * MINUTE
     site.pass_time(MINUTE)
-    store, origin = LiveStore(tmp_path / "live.db"), Origin("ARCHIVE", 1)
+    store, origin = LiveStore(tmp_path / "live.db"), ArchiveId("ARCHIVE", 1)
     fleet = site.told.fleet
     fleet.steps.append(ClockStep(1, 2, 3, 4, 5))
     with store.transaction() as database:
@@ -145,7 +145,7 @@ def test_a_store_that_is_rolled_back_under_a_step_is_found_in_the_order_of_its_o
 
 
 def test_a_clock_that_stays_behind_is_one_incident_of_the_hub(site: Site, tmp_path: Path) -> None:
-    book, fleet = IncidentBook(tmp_path / "incidents.db", Rules()), site.told.fleet
+    book, fleet = IncidentBook(tmp_path / "incidents.db", IncidentRules()), site.told.fleet
     began_at = site.now
 
     def seen(now: int, behind: int) -> View:
@@ -156,7 +156,7 @@ def test_a_clock_that_stays_behind_is_one_incident_of_the_hub(site: Site, tmp_pa
     for elapsed in range(0, 5 * MINUTE, 10 * SECOND):
         assert seen(site.now + elapsed, 10 * MINUTE).whole.counts == Counts(unknown=3)
     (incident,) = book.open.values()
-    assert (incident.key, incident.reason) == (IncidentKey("", "", Cause.UNKNOWN), "hub_clock")
+    assert (incident.key, incident.reason) == (IncidentKey("", "", IncidentCause.UNKNOWN), "hub_clock")
     assert incident.started_at_us == began_at
     site.pass_time(6 * MINUTE)
     for elapsed in range(0, 5 * MINUTE, 10 * SECOND):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Cause, Incident, Outcome, Rules
+from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentEnd, IncidentRules
 from aggregator.live.fold.view import Source
 from shared.instants import LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
@@ -40,7 +40,7 @@ class Minutes(Told):
         at = START + minute * MINUTE
         self.at(at, said(scope, revision, at, order))
 
-    def incident(self, cause: Cause, site: str = "dub1") -> Incident | None:
+    def incident(self, cause: IncidentCause, site: str = "dub1") -> Incident | None:
         """Give the one that is open."""
         found = [each for each in self.book.open.values() if (each.cause, each.site) == (cause, site)]
         return found[0] if found else None
@@ -48,7 +48,7 @@ class Minutes(Told):
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Minutes]:
-    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     book.introduce("ops")
     minutes = Minutes(book)
     yield minutes
@@ -72,18 +72,18 @@ def rack9(fleet: Minutes) -> Block:
 def test_a_silent_block_hides_no_outage_of_the_sites_other_blocks(fleet: Minutes, main: Block, rack9: Block) -> None:
     fleet.until(range(3), main, rack9)
     fleet.until(range(3, 60), main)
-    unknown = fleet.incident(Cause.UNKNOWN)
+    unknown = fleet.incident(IncidentCause.UNKNOWN)
     assert unknown is not None
     assert (unknown.started_at_us, unknown.node_count, unknown.expected_count) == (START + 2 * MINUTE, 1, 101)
     fleet.tell(60, *(main.stale(name, START + 48 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(61, 70), main)
-    stale = fleet.incident(Cause.STALE)
+    stale = fleet.incident(IncidentCause.STALE)
     assert stale is not None
     assert (stale.started_at_us, stale.node_count, stale.expected_count) == (START + 48 * MINUTE, 100, 100)
     fleet.tell(70, *(main.recovered(name, START + 70 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(71, 75), main)
     over = [each for each in fleet.changed if each.ended_at_us is not None]
-    assert [(each.incident_id, each.outcome) for each in over] == [(stale.incident_id, Outcome.RECOVERED)]
+    assert [(each.incident_id, each.outcome) for each in over] == [(stale.incident_id, IncidentEnd.RECOVERED)]
 
 
 @pytest.mark.parametrize("said_last", ["stale", "recovered"])
@@ -95,13 +95,15 @@ def test_who_is_stale_in_a_block_that_is_unknown_has_not_recovered(
     if said_last == "recovered":
         fleet.tell(4, *(main.recovered(name, START + 4 * MINUTE) for name in SENDERS), watched=(main, rack9))
     fleet.until(range(5, 30), rack9)
-    stale = fleet.incident(Cause.STALE)
+    stale = fleet.incident(IncidentCause.STALE)
     assert stale is not None
-    assert fleet.incident(Cause.UNKNOWN) is not None
+    assert fleet.incident(IncidentCause.UNKNOWN) is not None
     if said_last == "stale":
         fleet.tell(30, *(main.recovered(name, START + 30 * MINUTE) for name in SENDERS), watched=(main, rack9))
     fleet.until(range(31, 36), main, rack9)
-    over = [each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    over = [
+        each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is IncidentCause.STALE
+    ]
     assert over == [stale.incident_id]
 
 
@@ -112,13 +114,15 @@ def test_a_block_of_the_same_hosts_that_is_silent_for_good_keeps_no_incident_of_
     fleet.tell(1, *(inventory.new(name, START) for name in SENDERS), watched=(main, inventory))
     fleet.tell(2, *(main.stale(name, START + MINUTE) for name in SENDERS), watched=(main, inventory))
     fleet.until(range(3, 6), main, inventory)
-    stale = fleet.incident(Cause.STALE)
+    stale = fleet.incident(IncidentCause.STALE)
     assert stale is not None
     assert stale.blocks == ("main",)
     fleet.until(range(6, 10), main)
     fleet.tell(10, *(main.recovered(name, START + 10 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(11, 15), main)
-    over = [each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    over = [
+        each.incident_id for each in fleet.changed if each.ended_at_us is not None and each.cause is IncidentCause.STALE
+    ]
     assert over == [stale.incident_id]
 
 
@@ -131,8 +135,8 @@ def test_the_hosts_of_an_incident_that_are_stale_in_another_block_of_a_site_that
     fleet.until(range(10, 12), rack9)
     fleet.tell(12, rack9.recovered("pdu1", START + 12 * MINUTE), watched=(main, rack9))
     fleet.until(range(13, 18), main, rack9)
-    assert fleet.incident(Cause.STALE) is None
-    assert [each.outcome for each in fleet.changed if each.cause is Cause.STALE][-1] is Outcome.RECOVERED
+    assert fleet.incident(IncidentCause.STALE) is None
+    assert [each.outcome for each in fleet.changed if each.cause is IncidentCause.STALE][-1] is IncidentEnd.RECOVERED
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
@@ -144,12 +148,12 @@ def test_an_incident_that_was_written_without_its_blocks_ends_where_those_with_s
     with closing(sqlite3.connect(tmp_path / "incidents.db")) as file, file:
         file.execute("UPDATE incidents SET body = CAST(json_remove(CAST(body AS TEXT), '$.blocks') AS BLOB)")
     fleet.book.close()
-    fleet.book = IncidentBook(tmp_path / "incidents.db", Rules())
+    fleet.book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     assert [each.blocks for each in fleet.book.open.values()] == [()]
     if is_seen:
         fleet.tell(4, *(main.recovered(name, START + 4 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(5, 12), *([main] if is_seen else [rack9]))
-    assert (fleet.incident(Cause.STALE) is None) == is_seen
+    assert (fleet.incident(IncidentCause.STALE) is None) == is_seen
 
 
 def test_a_block_that_is_known_again_adds_nobody_to_the_incident_of_another(
@@ -159,17 +163,17 @@ def test_a_block_that_is_known_again_adds_nobody_to_the_incident_of_another(
     fleet.until(range(2, 9), rack9)
     fleet.tell(9, rack9.stale("pdu1", START + 8 * MINUTE), watched=(rack9,))
     fleet.until(range(10, 12), rack9)
-    stale = fleet.incident(Cause.STALE)
+    stale = fleet.incident(IncidentCause.STALE)
     assert stale is not None
     assert (stale.node_count, stale.expected_count, stale.nodes) == (1, 2, ("pdu1",))
     fleet.tell(12, *(main.recovered(name, START + 12 * MINUTE) for name in SENDERS[2:4]), watched=(main, rack9))
     fleet.until(range(13, 20), main, rack9)
-    assert fleet.incident(Cause.STALE) is not None
+    assert fleet.incident(IncidentCause.STALE) is not None
     fleet.tell(20, rack9.recovered("pdu1", START + 20 * MINUTE), watched=(main, rack9))
     fleet.until(range(21, 25), main, rack9)
-    over = [each for each in fleet.changed if each.ended_at_us is not None and each.cause is Cause.STALE]
+    over = [each for each in fleet.changed if each.ended_at_us is not None and each.cause is IncidentCause.STALE]
     assert [(each.incident_id, each.outcome, each.most_count) for each in over] == [
-        (stale.incident_id, Outcome.RECOVERED, 1)
+        (stale.incident_id, IncidentEnd.RECOVERED, 1)
     ]
 
 
@@ -177,12 +181,12 @@ def test_a_region_is_lost_by_sites_of_which_no_block_is_known(fleet: Minutes, ma
     others = Block("eu-west", "ber1", "main"), Block("eu-west", "ber1", "rack9")
     fleet.tell(1, *(block.new("db1", START) for block in others), watched=(main, rack9, *others))
     fleet.until(range(2, 20), main, others[0])
-    assert fleet.incident(Cause.UNKNOWN, "") is None
-    assert fleet.incident(Cause.UNKNOWN, "ber1") is not None
+    assert fleet.incident(IncidentCause.UNKNOWN, "") is None
+    assert fleet.incident(IncidentCause.UNKNOWN, "ber1") is not None
     fleet.until(range(20, 40), main)
-    assert fleet.incident(Cause.UNKNOWN, "") is None
+    assert fleet.incident(IncidentCause.UNKNOWN, "") is None
     fleet.until(range(40, 50))
-    region = fleet.incident(Cause.UNKNOWN, "")
+    region = fleet.incident(IncidentCause.UNKNOWN, "")
     assert region is not None
     # Since its second site is known no more: since the last word of that one's last block.
     assert (region.started_at_us, region.node_count) == (START + 39 * MINUTE, 2)
@@ -197,7 +201,7 @@ def test_a_block_that_is_silent_in_maintenance_is_no_incident_of_its_site(
     fleet.until(range(2, 20), main)
     assert fleet.book.open == {}
     fleet.until(range(20, 22), main)
-    assert fleet.incident(Cause.UNKNOWN) is not None
+    assert fleet.incident(IncidentCause.UNKNOWN) is not None
 
 
 def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_others(
@@ -209,7 +213,7 @@ def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_o
         at = START + MINUTE + seconds * SECOND
         fleet.at(at, main.watermark(START, at), rack9.watermark(at - SECOND, at))
         fleet.book.look(fleet.view(at))
-    assert fleet.incident(Cause.STALE) is not None
+    assert fleet.incident(IncidentCause.STALE) is not None
 
 
 def told(book: IncidentBook) -> list[tuple[str, str]]:
@@ -245,12 +249,12 @@ def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_
     fleet.until(range(2, 9))
     ((first, _),) = told(fleet.book)
     (incident,) = fleet.book.open.values()
-    over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=Outcome.RETIRED)
+    over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=IncidentEnd.RETIRED)
     fleet.book.save([over])
     assert told(fleet.book) == [(first, "ended")]
     fleet.book.save([incident])
     assert told(fleet.book) == [(first, "began")]
-    again = IncidentBook(tmp_path / "incidents.db", Rules())
+    again = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     again.save([msgspec.structs.replace(incident, node_count=99)])
     assert told(again) == []
     again.save([over])
@@ -264,7 +268,7 @@ def test_who_was_told_of_an_end_that_was_taken_back_meanwhile_is_told_of_the_nex
     ((first, _),) = told(fleet.book)
     (incident,) = fleet.book.open.values()
     ends = [
-        msgspec.structs.replace(incident, ended_at_us=START + minute * MINUTE, outcome=Outcome.RECOVERED)
+        msgspec.structs.replace(incident, ended_at_us=START + minute * MINUTE, outcome=IncidentEnd.RECOVERED)
         for minute in (9, 12, 15)
     ]
     fleet.book.save(ends[:1])
@@ -290,7 +294,9 @@ def test_a_site_whose_blocks_are_late_one_by_one_is_a_matter_of_its_region_that_
     for seconds in range(0, 300, 10):
         at = START + 6 * MINUTE + seconds * SECOND
         fleet.changed += fleet.book.look(fleet.view(at, eu_west=Source(error="no such stream")))
-    assert {(each.cause, each.site, each.reason) for each in fleet.changed} == {(Cause.UNKNOWN, "", "region_behind")}
+    assert {(each.cause, each.site, each.reason) for each in fleet.changed} == {
+        (IncidentCause.UNKNOWN, "", "region_behind")
+    }
 
 
 def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_it_is_over(
@@ -308,7 +314,7 @@ def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_
     assert (grew.incident.node_count, grew.incident.growth_count) == (30, 1)
     fleet.book.acknowledge("ops", [grew])
     fleet.book.close()
-    fleet.book = IncidentBook(tmp_path / "incidents.db", Rules())
+    fleet.book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     # Who comes new is told how large it is by now.
     fleet.book.introduce("late")
     (first,) = fleet.book.news("late")
@@ -337,7 +343,7 @@ def test_a_receiver_that_is_told_late_of_a_beginning_is_not_told_that_it_grew_to
     assert (began.event, began.incident.node_count) == ("began", 30)
     fleet.book.acknowledge("ops", [began])
     fleet.until(range(5, 9), main)
-    incident = fleet.incident(Cause.STALE)
+    incident = fleet.incident(IncidentCause.STALE)
     assert incident is not None
     assert (incident.growth_count, incident.told_count, fleet.book.news("ops")) == (1, 30, [])
     fleet.tell(9, *(main.stale(name, START + 8 * MINUTE) for name in SENDERS[30:]), watched=(main,))
@@ -353,7 +359,7 @@ def test_notices_of_an_older_release_are_kept(tmp_path: Path) -> None:
         )
         database.execute("INSERT INTO notices VALUES ('ops', '1', 0)")
         database.commit()
-    IncidentBook(tmp_path / "incidents.db", Rules()).close()
+    IncidentBook(tmp_path / "incidents.db", IncidentRules()).close()
     with closing(sqlite3.connect(tmp_path / "incidents.db")) as database:
         assert database.execute("SELECT * FROM notices").fetchall() == [("ops", "1", 0, 0)]
 
@@ -370,7 +376,7 @@ def test_a_pair_of_which_one_is_alone_is_one_incident_however_many_blocks_say_so
         fleet.changed += fleet.book.look(fleet.view(at + len(blocks)))
     news = fleet.book.news("ops")
     assert [(each.event, each.incident.cause, each.incident.nodes) for each in news] == [
-        ("began", Cause.ALONE, ("dub1-b",)), ("ended", Cause.ALONE, ("dub1-b",))
+        ("began", IncidentCause.ALONE, ("dub1-b",)), ("ended", IncidentCause.ALONE, ("dub1-b",))
     ]  # fmt: skip
     assert {(each.incident_id, each.started_at_us) for each in fleet.changed} == {
         (news[0].incident.incident_id, START + MINUTE)

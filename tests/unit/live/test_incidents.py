@@ -5,24 +5,24 @@ import pytest
 
 from aggregator.live.alerts.incidents import (
     MOST_NODES,
-    Cause,
     HubTimes,
     Incident,
+    IncidentCause,
+    IncidentEnd,
     IncidentKey,
-    Outcome,
-    Rules,
+    IncidentRules,
     judge,
 )
 from shared.instants import HOUR, MINUTE, SECOND
 
-RULES = Rules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)
+RULES = IncidentRules(open_after=30 * SECOND, unknown_after=MINUTE, close_after=3 * MINUTE, least_share=0.05)
 NOON = 1_790_000_000_000_000
 READ_UNTIL = NOON + SECOND
-STALE = IncidentKey("eu", "dub1", Cause.STALE)
-UNKNOWN = IncidentKey("eu", "dub1", Cause.UNKNOWN)
-ALONE = IncidentKey("eu", "dub1", Cause.ALONE)
-REGION = IncidentKey("eu", "", Cause.UNKNOWN)
-HUB = IncidentKey("", "", Cause.UNKNOWN)
+STALE = IncidentKey("eu", "dub1", IncidentCause.STALE)
+UNKNOWN = IncidentKey("eu", "dub1", IncidentCause.UNKNOWN)
+ALONE = IncidentKey("eu", "dub1", IncidentCause.ALONE)
+REGION = IncidentKey("eu", "", IncidentCause.UNKNOWN)
+HUB = IncidentKey("", "", IncidentCause.UNKNOWN)
 CLOSED = {("eu", "closed"), ("ap", "")}
 
 
@@ -151,7 +151,7 @@ def test_an_incident_ends_when_it_has_been_away_for_long_enough_and_flapping_is_
     watch.see(Site(known_until_us=NOON + 8 * MINUTE))
     assert watch.open == {}
     assert [each.ended_at_us for each in watch.ended] == [NOON + 5 * MINUTE]
-    assert watch.ended[0].outcome is Outcome.RECOVERED
+    assert watch.ended[0].outcome is IncidentEnd.RECOVERED
     assert watch.ended[0].most_count == 20
 
 
@@ -177,7 +177,7 @@ def test_what_nobody_watches_resolves_nothing_and_its_time_stands_still() -> Non
     watch.see(back)
     assert STALE in watch.open
     watch.see(msgspec.structs.replace(back, known_until_us=hour + 3 * MINUTE))
-    assert [each.ended_at_us for each in watch.ended if each.cause is Cause.STALE] == [hour]
+    assert [each.ended_at_us for each in watch.ended if each.cause is IncidentCause.STALE] == [hour]
 
 
 def test_a_vanished_site_resolves_nothing() -> None:
@@ -193,7 +193,7 @@ def test_retired_senders_have_not_recovered() -> None:
     watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
     for minutes in (60, 63):
         watch.see(Site(expected_count=210, retired_count=20, known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [Outcome.RETIRED]
+    assert [each.outcome for each in watch.ended] == [IncidentEnd.RETIRED]
 
 
 def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
@@ -206,7 +206,7 @@ def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
     watch.see(Site(known_until_us=NOON + 5 * MINUTE, observed_since_us=NOON + 4 * MINUTE), now=NOON + 5 * MINUTE)
     watch.see(Site(known_until_us=NOON + 8 * MINUTE, observed_since_us=NOON + 4 * MINUTE), now=NOON + 8 * MINUTE)
     assert watch.open == {}
-    assert [(each.cause, each.ended_at_us) for each in watch.ended] == [(Cause.UNKNOWN, NOON + 5 * MINUTE)]
+    assert [(each.cause, each.ended_at_us) for each in watch.ended] == [(IncidentCause.UNKNOWN, NOON + 5 * MINUTE)]
 
 
 def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_other_is_back_or_none_is_expected() -> None:
@@ -224,15 +224,15 @@ def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_othe
     back = NOON + 21 * MINUTE
     watch.see(Site(known_until_us=back, observed_since_us=back), now=back)
     watch.see(Site(known_until_us=back, observed_since_us=back), now=back + 3 * MINUTE)
-    assert [(each.cause, each.ended_at_us, each.outcome) for each in watch.ended if each.cause is Cause.ALONE] == [
-        (Cause.ALONE, back, Outcome.RECOVERED)
-    ]
+    assert [
+        (each.cause, each.ended_at_us, each.outcome) for each in watch.ended if each.cause is IncidentCause.ALONE
+    ] == [(IncidentCause.ALONE, back, IncidentEnd.RECOVERED)]
     watch.see(msgspec.structs.replace(alone, alone_since_us=back), now=back + 2 * MINUTE)
     gone = msgspec.structs.replace(alone, gone=True)
     watch.see(gone, now=back + 4 * MINUTE)
     watch.see(gone, now=back + 7 * MINUTE)
     assert ALONE not in watch.open
-    assert watch.ended[-1].outcome is Outcome.RETIRED
+    assert watch.ended[-1].outcome is IncidentEnd.RETIRED
 
 
 def test_who_is_alone_after_maintenance_is_so_since_its_end() -> None:
@@ -317,7 +317,7 @@ def test_what_an_incident_took_is_told_of_those_that_were_expected_then() -> Non
     for minutes in (2, 6):
         watch.see(Site(expected_count=16, retired_count=214, known_until_us=NOON + minutes * MINUTE))
     (over,) = watch.ended
-    assert (over.most_count, over.expected_count, over.outcome) == (214, 230, Outcome.RETIRED)
+    assert (over.most_count, over.expected_count, over.outcome) == (214, 230, IncidentEnd.RETIRED)
 
 
 def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
@@ -329,7 +329,7 @@ def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
     watch.see(*sites, now=began + MINUTE, read_since=began)
     assert {each.key: each.started_at_us for each in watch.open.values()} == {
         UNKNOWN: NOON,
-        IncidentKey("us", "", Cause.UNKNOWN): NOON,
+        IncidentKey("us", "", IncidentCause.UNKNOWN): NOON,
     }
 
 
@@ -470,7 +470,7 @@ def test_where_nobody_is_expected_any_more_no_incident_opens_and_an_open_one_end
         watch.see(gone, now=NOON + minutes * MINUTE)
     assert list(watch.open) == [key]
     watch.see(gone, now=NOON + 93 * MINUTE)
-    assert [(each.key, each.outcome) for each in watch.ended] == [(key, Outcome.RETIRED)]
+    assert [(each.key, each.outcome) for each in watch.ended] == [(key, IncidentEnd.RETIRED)]
 
 
 def test_a_region_is_lost_by_the_sites_of_which_anything_is_expected() -> None:
@@ -492,7 +492,7 @@ def test_what_vanished_ends_where_an_operator_has_closed_it() -> None:
     watch.see(*sites[1:2], *more, now=NOON + 63 * MINUTE)
     assert set(watch.open) == {UNKNOWN}
     assert {(each.key.region, each.key.site, each.outcome) for each in watch.ended} == {
-        ("eu", "closed", Outcome.RETIRED), ("ap", "", Outcome.RETIRED)
+        ("eu", "closed", IncidentEnd.RETIRED), ("ap", "", IncidentEnd.RETIRED)
     }  # fmt: skip
 
 
@@ -507,7 +507,7 @@ def test_a_regions_incident_that_a_vanished_site_keeps_open_hides_no_other_site(
     assert [*watch.open] == [REGION]
     at = NOON + 60 * MINUTE
     watch.see(Site(site="a", unknown="agent_silent"), Site(site="b", known_until_us=at), now=at)
-    assert IncidentKey("eu", "a", Cause.UNKNOWN) in watch.open
+    assert IncidentKey("eu", "a", IncidentCause.UNKNOWN) in watch.open
 
 
 def test_a_block_that_comes_back_behind_the_others_turns_no_time_back() -> None:
@@ -546,7 +546,7 @@ def test_a_region_that_has_grown_has_not_recovered_while_as_many_of_its_sites_ar
     assert ([each.incident_id for each in watch.open.values()], watch.ended) == ([began], [])
     for minutes in (21, 24):
         watch.see(*sites(minutes, 6, 1), now=NOON + minutes * MINUTE)
-    assert [(each.incident_id, each.outcome) for each in watch.ended] == [(began, Outcome.RECOVERED)]
+    assert [(each.incident_id, each.outcome) for each in watch.ended] == [(began, IncidentEnd.RECOVERED)]
 
 
 def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_are_stale() -> None:
@@ -557,7 +557,7 @@ def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_ar
     assert (list(watch.open), watch.ended) == ([STALE], [])
     for minutes in (21, 24):
         watch.see(Site(expected_count=2000, known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [Outcome.RECOVERED]
+    assert [each.outcome for each in watch.ended] == [IncidentEnd.RECOVERED]
 
 
 @pytest.mark.parametrize("others", [3, 7])
@@ -572,7 +572,7 @@ def test_a_site_that_has_grown_has_recovered_with_those_that_were_stale_whoever_
     assert (list(watch.open), watch.ended) == ([STALE], [])
     for minutes in (61, 64):
         watch.see(Site(expected_count=1010, stale=many(1) | few, known_until_us=NOON + minutes * MINUTE))
-    assert [(each.outcome, each.most_count) for each in watch.ended] == [(Outcome.RECOVERED, 3)]
+    assert [(each.outcome, each.most_count) for each in watch.ended] == [(IncidentEnd.RECOVERED, 3)]
 
 
 def test_a_few_that_were_stale_all_along_keep_no_incident_of_many_open() -> None:
@@ -580,7 +580,7 @@ def test_a_few_that_were_stale_all_along_keep_no_incident_of_many_open() -> None
     watch.see(Site(expected_count=4000, stale=many(300), known_until_us=NOON + MINUTE))
     for minutes in (2, 5):
         watch.see(Site(expected_count=4000, stale=many(60), known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [Outcome.RECOVERED]
+    assert [each.outcome for each in watch.ended] == [IncidentEnd.RECOVERED]
 
 
 def test_a_region_whose_source_is_back_is_not_lost_by_the_few_sites_that_stay_silent() -> None:

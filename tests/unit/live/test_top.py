@@ -1,7 +1,7 @@
 """At a narrow terminal each site and each incident stays one line, whatever its name."""
 
 from aggregator.fleet.commands.top import incident_table, site_table
-from aggregator.live.alerts.incidents import Cause, Incident
+from aggregator.live.alerts.incidents import Incident, IncidentCause
 from aggregator.live.api import Counts, SiteView, State, UnknownReason
 from shared.instants import SECOND
 
@@ -19,7 +19,7 @@ def seen(name: str) -> SiteView:
 
 def incident(name: str, clear_since: int | None = None) -> Incident:
     return Incident(
-        incident_id=name, region="eu-west", site=name, cause=Cause.STALE, reason="", started_at_us=AT,
+        incident_id=name, region="eu-west", site=name, cause=IncidentCause.STALE, reason="", started_at_us=AT,
         known_until_us=AT, node_count=230, expected_count=230, most_count=230,
         nodes=("\x1b[2J" + "web1" * 40, "web2", "web3"), clear_since_us=clear_since,
     )  # fmt: skip

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
-from aggregator.live.alerts.incidents import Cause, Incident, Rules
+from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentRules
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.fold.changes import Changes
 from aggregator.live.fold.coverage import MOST_LIVES, Life
@@ -15,7 +15,7 @@ from aggregator.live.fold.fleet import KEPT, Fleet
 from aggregator.live.fold.senders import LIVING, LOST, RETIRED, UP
 from aggregator.live.fold.view import Source, Sourcing, View
 from aggregator.live.service.answers import sender_row
-from aggregator.live.store import LiveStore, Origin, StoredSender, StoreReader
+from aggregator.live.store import ArchiveId, LiveStore, StoredSender, StoreReader
 from aggregator.records.judge import SKEW, QuarantineReason
 from shared.identifiers import Incarnation
 from shared.instants import DAY, HOUR, LATEST, MINUTE, SECOND
@@ -82,7 +82,7 @@ def test_a_clock_that_is_ahead_vouches_no_further_than_the_hub_has_come(told: To
 
 def test_a_site_whose_first_watermark_vouches_for_no_time_is_not_missed_at_once(told: Told, tmp_path: Path) -> None:
     block, begun_at = Block("eu-west", "fresh"), KNOWN_UNTIL + MINUTE
-    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     # A service that has read for a while.
     book.look(told.view(begun_at - 30 * SECOND))
     told.at(begun_at + SECOND, block.watermark(begun_at, begun_at))
@@ -446,7 +446,7 @@ def test_a_site_that_an_operator_has_closed_is_expected_no_more_until_that_is_ta
 
 
 def test_a_state_that_is_made_anew_opens_no_incident_of_what_was_before_it_was_read(told: Told, tmp_path: Path) -> None:
-    book = IncidentBook(tmp_path / "incidents.db", Rules(unknown_after=MINUTE))
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules(unknown_after=MINUTE))
     book.look(told.view(KNOWN_UNTIL))
     again = Told()
     again.fleet.fold(told.archived)
@@ -457,10 +457,10 @@ def test_a_state_that_is_made_anew_opens_no_incident_of_what_was_before_it_was_r
 
 
 def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_beginning_was(tmp_path: Path) -> None:
-    book = IncidentBook(tmp_path / "incidents.db", Rules())
+    book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     book.introduce("ops")
     common = {
-        "region": "eu", "cause": Cause.UNKNOWN, "reason": "", "started_at_us": START, "known_until_us": START,
+        "region": "eu", "cause": IncidentCause.UNKNOWN, "reason": "", "started_at_us": START, "known_until_us": START,
         "node_count": 1, "expected_count": 1, "most_count": 1, "nodes": (),
     }  # fmt: skip
     first = Incident(incident_id="1", site="dub1", **common)  # type: ignore[arg-type]
@@ -536,7 +536,7 @@ def test_a_site_all_of_whose_senders_were_retired_stays_gone_when_they_are_forgo
     def at(archived_at: int, *messages: Message) -> None:
         changes = told.at(archived_at, *messages)
         with store.transaction() as database:
-            store.write(database, Origin("ARCHIVE", 1), told.fleet, changes)
+            store.write(database, ArchiveId("ARCHIVE", 1), told.fleet, changes)
 
     at(START, dub1.new("web1", START), ber1.new("db1", START))
     at(START + HOUR, dub1.stale("web1", START), dub1.watermark(START, START + HOUR))
@@ -550,7 +550,7 @@ def test_a_site_all_of_whose_senders_were_retired_stays_gone_when_they_are_forgo
 
     # The next one may have its number, and nothing of its story.
     at(again_at, ber1.new("db2", again_at))
-    loaded = store.load(Origin("ARCHIVE", 1))
+    loaded = store.load(ArchiveId("ARCHIVE", 1))
     store.close()
     reader = StoreReader(tmp_path / "live.db")
     assert [sender for _, _, sender in reader.entries_before(0, 10)] == ["db2", "db1", "db1", "db1"]
@@ -567,7 +567,7 @@ def test_who_was_unheard_is_forgotten_long_after_that_ended_and_late_words_do_no
     def at(archived_at: int, *messages: Message) -> list[str]:
         changes = told.at(archived_at, *messages)
         with store.transaction() as database:
-            store.write(database, Origin("ARCHIVE", 1), told.fleet, changes)
+            store.write(database, ArchiveId("ARCHIVE", 1), told.fleet, changes)
         return [told.fleet.senders.names[sender] for sender in told.fleet.senders.numbers]
 
     at(START, block.new("web1", START), block.new("web2", START))
@@ -587,8 +587,8 @@ def test_a_site_that_was_closed_stays_so_after_a_restart(told: Told, tmp_path: P
     fleet = Fleet(history=store.entry)
     fleet.fold(told.archived, changes)
     with store.transaction() as database:
-        store.write(database, Origin("ARCHIVE", 1), fleet, changes)
-    loaded = store.load(Origin("ARCHIVE", 1))
+        store.write(database, ArchiveId("ARCHIVE", 1), fleet, changes)
+    loaded = store.load(ArchiveId("ARCHIVE", 1))
     store.close()
     assert loaded is not None
     again = View(loaded, Sourcing(0, LATE, LATE), AFTER)

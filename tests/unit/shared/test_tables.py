@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from aggregator.terminal import format_table as format_with_rich
-from shared.command_line.tables import UNWRAPPED, WIDEST, Column, format_table, stack, visible
+from shared.command_line.tables import UNWRAPPED, WIDEST, Field, format_table, stack, visible
 from shared.command_line.terminal import json_text
 
 HOSTILE = {
@@ -29,10 +29,10 @@ class Node(NamedTuple):
 
 
 COLUMNS = [
-    Column[Node]("name", lambda node: node.name),
-    Column[Node]("remark", lambda node: node.remark, wraps=True),
-    Column[Node]("seen", lambda node: str(node.seen), right=True, spare=1),
-    Column[Node]("lag", lambda node: str(node.seen), right=True, spare=2),
+    Field[Node]("name", lambda node: node.name),
+    Field[Node]("remark", lambda node: node.remark, wraps=True),
+    Field[Node]("seen", lambda node: str(node.seen), right=True, spare=1),
+    Field[Node]("lag", lambda node: str(node.seen), right=True, spare=2),
 ]
 BOTH = pytest.mark.parametrize("layout", [format_table, format_with_rich], ids=["plain", "rich"])
 Layout = Callable[..., str]

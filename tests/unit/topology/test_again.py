@@ -14,7 +14,7 @@ from aggregator.topology.observed.state import External, Found, Replication, Str
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import BlockEvidence, Evidence
+from aggregator.topology.report.evidence import BlockEvidence, HubFacts
 from shared.instants import SECOND
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, applied, as_applied, topology, with_state
@@ -94,7 +94,7 @@ def test_who_cannot_be_taken_once_more_is_not_told_to() -> None:
     settings = parse_settings(TWO_REGIONS + HERE, TopologySettings, Path("topology.toml"))
     wanted = desired(settings)
     blocks = tuple(BlockEvidence(region, "dub1", "nodes", NOW, ((2, 2),)) for region in ("eu-west", "here", "gone"))
-    findings = check(settings, wanted, as_applied(wanted), Evidence(blocks=blocks, now=NOW), Limits())
+    findings = check(settings, wanted, as_applied(wanted), HubFacts(blocks=blocks, now=NOW), Limits())
     lacks = {each.place: each.text for each in findings if "the archive lacks" in each.text}
     (said,) = {text.partition(";")[0] for text in lacks.values()}
     assert said == "the archive lacks 1 advisories of dub1, block nodes (2): its time is unknown from there on"

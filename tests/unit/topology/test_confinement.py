@@ -12,7 +12,7 @@ from aggregator.topology.observed.state import AckFloor, External, Found, FoundC
 from aggregator.topology.plan.changes import Action, plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import Evidence
+from aggregator.topology.report.evidence import HubFacts
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, TWO_REGIONS, US, as_applied, topology, with_state
 
@@ -256,7 +256,7 @@ def test_of_a_region_that_gathers_others_plan_and_check_warn_and_no_region_can_h
     todo = plan(wanted, found)
     assert (bool(todo.warnings), todo.refused) == (is_told, ())
     assert ("\nwarning: hub: ARCHIVE shall copy FLEET" in f"\n{format_plan(todo)}") is is_told
-    checked = check(topology(), wanted, found, Evidence(), Limits())
+    checked = check(topology(), wanted, found, HubFacts(), Limits())
     assert [f"{each.place}: {each.text}" for each in checked] == list(todo.warnings)
     for line in todo.warnings:
         told = f"hub: ARCHIVE shall copy FLEET of $JS.eu-west.API, which itself takes FLEET of $JS.{region}.API"
@@ -279,7 +279,7 @@ def test_a_region_that_gathers_another_of_the_file_is_not_begun_with(
     todo = plan(wanted, found)
     assert (len(todo.refused), len(todo.warnings)) == (is_refused, not is_refused)
     assert ("; 1 refused: apply changes nothing" in format_plan(todo)) is is_refused
-    said = [each.text for each in check(topology(), wanted, found, Evidence(), Limits())]
+    said = [each.text for each in check(topology(), wanted, found, HubFacts(), Limits())]
     assert any(each.endswith(": until then apply changes nothing") for each in said) is is_refused
 
 

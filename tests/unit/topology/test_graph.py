@@ -7,7 +7,7 @@ import msgspec
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import ApiFailure, External, Replication, StreamState
 from aggregator.topology.report.graph import replication_graph
-from aggregator.topology.report.tables import ReplicationRow, Report, StreamRow, report
+from aggregator.topology.report.tables import ReplicationRow, StreamReport, StreamRow, report
 from aggregator.topology.report.text import format_report
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
 
@@ -87,10 +87,10 @@ def test_the_tables_fit_a_terminal_and_lose_nothing_that_tells_rows_apart() -> N
         takes=("fleet.us-east.*.*.registration",),
         error="no such stream",
     )
-    shown = format_report(Report((stream,), (copied,), {}))
+    shown = format_report(StreamReport((stream,), (copied,), {}))
     assert "eu-west: MUSTER_POLICY takes only fleet.us-east.*.*.registration of FLEET" in shown
     assert "n1-rg2-az1, n2-rg2-az2*, n3-rg2-az3" in shown
     assert max(map(len, shown.splitlines())) <= 100
     another = msgspec.structs.replace(copied, takes=("fleet.us-east.*.*.watermark",))
-    rows = format_report(Report((stream,), (copied, another), {})).splitlines()[6:9]
+    rows = format_report(StreamReport((stream,), (copied, another), {})).splitlines()[6:9]
     assert [row.split()[5] for row in rows] == ["TAKES", *copied.takes, *another.takes]

@@ -9,8 +9,8 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import Evidence
-from aggregator.topology.report.findings import Severity
+from aggregator.topology.report.evidence import HubFacts
+from aggregator.topology.report.findings import AlarmLevel
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from tests.support.topology.topologies import HUB_PLACE, as_applied, topology
@@ -29,20 +29,20 @@ TEXT = """
 FLEET, COPIES, AT_SITE = "FLEET", ("ARCHIVE", "REPORT", "MUSTER_POLICY"), "REGISTRATION"
 HUBS = (FLEET, *COPIES)
 TRANSFORM = {"subject_transform": {"src": "fleet.>", "dest": "hidden.>"}}
-MENDED: list[tuple[tuple[str, ...], Config, Severity]] = [
-    ((FLEET, "ARCHIVE", "REPORT"), TRANSFORM, Severity.CRITICAL),
-    (("MUSTER_POLICY",), {"subject_transform": {"src": "muster.*.>", "dest": "m.>"}}, Severity.CRITICAL),
-    ((*HUBS, AT_SITE), {"republish": {"src": ">", "dest": "fleet.eu-west.{{wildcard(1)}}.>"}}, Severity.CRITICAL),
-    (HUBS, {"republish": {"src": "x", "dest": "muster.policy.eu-west.region"}}, Severity.CRITICAL),
-    ((FLEET,), {"no_ack": True}, Severity.CRITICAL),
-    (("ARCHIVE", "REPORT"), {"max_msg_size": 900_000}, Severity.CRITICAL),
-    (HUBS, {"max_msgs_per_subject": 5}, Severity.CRITICAL),
-    (HUBS, {"allow_rollup_hdrs": True}, Severity.WARNING),
-    (HUBS, {"subject_delete_marker_ttl": 10**9}, Severity.WARNING),
-    (HUBS, {"max_consumers": 1}, Severity.WARNING),
-    (("ARCHIVE",), {"duplicate_window": 60 * 10**9}, Severity.CRITICAL),
-    (HUBS, {"consumer_limits": {"inactive_threshold": 10**9}}, Severity.WARNING),
-    (HUBS, {"consumer_limits": {"max_ack_pending": 5}}, Severity.WARNING),
+MENDED: list[tuple[tuple[str, ...], Config, AlarmLevel]] = [
+    ((FLEET, "ARCHIVE", "REPORT"), TRANSFORM, AlarmLevel.CRITICAL),
+    (("MUSTER_POLICY",), {"subject_transform": {"src": "muster.*.>", "dest": "m.>"}}, AlarmLevel.CRITICAL),
+    ((*HUBS, AT_SITE), {"republish": {"src": ">", "dest": "fleet.eu-west.{{wildcard(1)}}.>"}}, AlarmLevel.CRITICAL),
+    (HUBS, {"republish": {"src": "x", "dest": "muster.policy.eu-west.region"}}, AlarmLevel.CRITICAL),
+    ((FLEET,), {"no_ack": True}, AlarmLevel.CRITICAL),
+    (("ARCHIVE", "REPORT"), {"max_msg_size": 900_000}, AlarmLevel.CRITICAL),
+    (HUBS, {"max_msgs_per_subject": 5}, AlarmLevel.CRITICAL),
+    (HUBS, {"allow_rollup_hdrs": True}, AlarmLevel.WARNING),
+    (HUBS, {"subject_delete_marker_ttl": 10**9}, AlarmLevel.WARNING),
+    (HUBS, {"max_consumers": 1}, AlarmLevel.WARNING),
+    (("ARCHIVE",), {"duplicate_window": 60 * 10**9}, AlarmLevel.CRITICAL),
+    (HUBS, {"consumer_limits": {"inactive_threshold": 10**9}}, AlarmLevel.WARNING),
+    (HUBS, {"consumer_limits": {"max_ack_pending": 5}}, AlarmLevel.WARNING),
 ]
 NAMED: list[tuple[tuple[str, ...], Config]] = [
     ((FLEET,), {"max_msg_size": 1000}),
@@ -68,7 +68,7 @@ def each_of(*kinds: Any) -> list[Any]:
     return [(name, *rest) for names, *rest in (each for kind in kinds for each in kind) for name in names]
 
 
-def said(name: str, config: Config) -> tuple[list[tuple[Severity, str]], str, str, dict[str, Any]]:
+def said(name: str, config: Config) -> tuple[list[tuple[AlarmLevel, str]], str, str, dict[str, Any]]:
     """Give what check, plan and report say of it, and what apply would set."""
     settings = topology(TEXT)
     wanted = desired(settings)
@@ -79,7 +79,7 @@ def said(name: str, config: Config) -> tuple[list[tuple[Severity, str]], str, st
     todo = plan(wanted, found)
     assert not {change.stream for change in todo.changes} - {name}
     updates = {field: change.config.get(field) for change in todo.changes for field in config}
-    findings = check(settings, wanted, found, Evidence(), Limits())
+    findings = check(settings, wanted, found, HubFacts(), Limits())
     told = [(each.severity, each.text) for each in findings if each.place == str(own.place)]
     told = [each for each in told if each[1].startswith(f"{name} ") and "hear" not in each[1]]
     told = [each for each in told if "does not copy" not in each[1]]
@@ -87,7 +87,7 @@ def said(name: str, config: Config) -> tuple[list[tuple[Severity, str]], str, st
 
 
 @pytest.mark.parametrize(("name", "config", "severity"), each_of(MENDED))
-def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, severity: Severity) -> None:
+def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, severity: AlarmLevel) -> None:
     told, _, shown, updates = said(name, config)
     ((found_severity, text),) = told
     assert found_severity is severity
@@ -100,7 +100,7 @@ def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, sev
 def test_what_may_be_meant_so_is_told_and_left_to_people(name: str, config: Config) -> None:
     told, planned, shown, updates = said(name, config)
     ((severity, text),) = told
-    assert (severity, updates) == (Severity.WARNING, {})
+    assert (severity, updates) == (AlarmLevel.WARNING, {})
     assert "apply mends it" not in text
     assert (f": {text}" in planned, f": {text}" in shown) == (True, True)
 
@@ -116,13 +116,13 @@ def test_a_source_that_nobody_wants_is_told() -> None:
     told, planned, shown, _ = said("MUSTER_POLICY", {"sources": [strange]})
     ((severity, text),) = told
     assert (severity, text) == (
-        Severity.WARNING,
+        AlarmLevel.WARNING,
         "MUSTER_POLICY takes STRANGE of this domain besides, which is not its own",
     )
     assert (text in planned, text in shown) == (True, True)
     sources = as_applied(desired(topology(TEXT))).streams[HUB_PLACE, "ARCHIVE"].config["sources"]
     told, planned, _, _ = said("ARCHIVE", {"sources": [*sources, strange]})
-    assert told == [(Severity.WARNING, "ARCHIVE takes STRANGE of this domain besides: apply mends it")]
+    assert told == [(AlarmLevel.WARNING, "ARCHIVE takes STRANGE of this domain besides: apply mends it")]
     assert "takes nothing more from STRANGE" in planned
 
 
@@ -136,7 +136,7 @@ def test_a_copy_that_renames_is_told_and_left_to_people() -> None:
     ):
         told, planned, shown, updates = said(name, config)
         ((severity, text),) = told
-        assert (severity, updates) == (Severity.CRITICAL, {})
+        assert (severity, updates) == (AlarmLevel.CRITICAL, {})
         assert "under other subjects (muster.> as m.>), where nobody looks for it" in text
         assert (text in planned, text in shown) == (True, True)
 
@@ -144,7 +144,7 @@ def test_a_copy_that_renames_is_told_and_left_to_people() -> None:
 def test_a_sealed_stream_is_critical() -> None:
     told, planned, shown, updates = said("FREE", {"sealed": True, "deny_delete": True, "discard": "new"})
     ((severity, text),) = told
-    assert (severity, updates) == (Severity.CRITICAL, {})
+    assert (severity, updates) == (AlarmLevel.CRITICAL, {})
     assert (text in planned, text in shown, text.startswith("FREE is sealed: ")) == (True, True, True)
 
 

@@ -5,8 +5,8 @@ import msgspec
 from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import External, Replication, StreamState
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import Evidence
-from aggregator.topology.report.findings import Severity
+from aggregator.topology.report.evidence import HubFacts
+from aggregator.topology.report.findings import AlarmLevel
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from shared.instants import SECOND
@@ -19,9 +19,9 @@ def test_a_stream_that_is_only_copied_and_gives_no_answer_is_told_too() -> None:
     text = '[[stream]]\nname = "ALL"\n[[stream.source]]\nname = "ORDERS"\nfilter_subject = "ORDERS.new"\n'
     found = applied(text)
     found.silent[HUB_PLACE, "ORDERS", ""] = "no answer within 5 s"
-    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    findings = check(topology(text), desired(topology(text)), found, HubFacts(now=NOW), Limits())
     said = "ORDERS is not available: no answer within 5 s"
-    assert (Severity.CRITICAL, said) in [(each.severity, each.text) for each in findings]
+    assert (AlarmLevel.CRITICAL, said) in [(each.severity, each.text) for each in findings]
     shown = report(desired(topology(text)), found)
     assert not shown.complete
     assert f"hub: {said}" in format_report(shown).splitlines()
@@ -36,7 +36,7 @@ def test_of_an_origin_made_anew_whose_consumer_went_with_it_only_that_is_said() 
     with_state(found, HUB_PLACE, "ALL", StreamState(messages=50, last_seq=50), taken)
 
     def said() -> list[str]:
-        findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+        findings = check(topology(text), desired(topology(text)), found, HubFacts(now=NOW), Limits())
         return [each.text for each in findings if "ALL" in each.text]
 
     (beyond,) = said()
@@ -58,7 +58,7 @@ def test_a_durable_mirror_that_holds_what_its_origin_was_is_told_of_beside_its_l
     )
     (name,) = [each[2] for each in found.consumers if each[1] == "MUSTER_POLICY" and each[2].endswith("@eu-west")]
     del found.consumers[HUB_PLACE, "MUSTER_POLICY", name]
-    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    findings = check(topology(text), desired(topology(text)), found, HubFacts(now=NOW), Limits())
     said = [each.text for each in findings if each.place == "eu-west"]
     assert [each.rpartition(": ")[2] for each in said] == ["apply makes it again"]
     assert "MUSTER_POLICY holds what MUSTER_POLICY of hub was before" in said[0]
@@ -77,7 +77,7 @@ def test_one_lacking_consumer_hides_no_other_source_of_the_same_origin() -> None
     names = [key[2] for key, each in found.consumers.items() if each.config.get("filter_subjects") == ["o.a"]]
     for name in names:
         del found.consumers[HUB_PLACE, "O", name]
-    findings = check(topology(text), desired(topology(text)), found, Evidence(now=NOW), Limits())
+    findings = check(topology(text), desired(topology(text)), found, HubFacts(now=NOW), Limits())
     (lacking, left_out) = sorted(each.text for each in findings if " O" in each.text or "O " in each.text)[::-1]
     assert f"O lacks the consumer {names[0]}" in lacking
     assert "ALL has taken O of hub up to 60" in left_out
@@ -88,7 +88,7 @@ def test_a_missing_consumer_is_told_by_who_read_through_it() -> None:
     wanted = desired(topology(text))
     found = as_applied(wanted)
     found.consumers.clear()
-    said = [each.text for each in check(topology(text), wanted, found, Evidence(now=NOW), Limits())]
+    said = [each.text for each in check(topology(text), wanted, found, HubFacts(now=NOW), Limits())]
     copying = "muster-MUSTER_POLICY-8a300f51@eu-west"
     assert sorted(
         each.removesuffix(": apply makes it again") for each in said if "lacks" in each and "us-" not in each

@@ -6,8 +6,8 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import Found
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import Evidence
-from aggregator.topology.report.findings import Kind, Severity
+from aggregator.topology.report.evidence import HubFacts
+from aggregator.topology.report.findings import AlarmKind, AlarmLevel
 from shared.nats.server_version import PAIRS, Release, doubts, parse_release, unusable
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology
 
@@ -45,11 +45,11 @@ def test_old_servers_are_refused_or_warned_of(
     found, settings = found_with(hub, region), topology(POLICY)
     todo = plan(desired(settings), found)
     assert (list(todo.refused), list(todo.warnings)) == (refused, warned)
-    checked = check(settings, desired(settings), found, Evidence(), Limits())
-    said = [(each.severity, f"{each.place}: {each.text}") for each in checked if each.kind is Kind.SERVER_TOO_OLD]
+    checked = check(settings, desired(settings), found, HubFacts(), Limits())
+    said = [(each.severity, f"{each.place}: {each.text}") for each in checked if each.kind is AlarmKind.SERVER_TOO_OLD]
     assert said == [
-        *((Severity.CRITICAL, text) for text in refused),
-        *((Severity.WARNING, text) for text in warned),
+        *((AlarmLevel.CRITICAL, text) for text in refused),
+        *((AlarmLevel.WARNING, text) for text in warned),
     ]
 
 

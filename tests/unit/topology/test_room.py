@@ -13,7 +13,7 @@ from aggregator.topology.observed.state import Found, Room, StreamState
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
-from aggregator.topology.report.evidence import Evidence
+from aggregator.topology.report.evidence import HubFacts
 from shared.instants import DAY, parse_instant
 from shared.settings import parse_settings
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology, with_state
@@ -88,7 +88,7 @@ def judged(text: str, *filled: tuple[Place, str, int], rooms: dict[Place, Room] 
     found: Found = msgspec.structs.replace(as_applied(wanted), rooms=rooms or {})
     for place, name, held in filled:
         with_state(found, place, name, StreamState(bytes=held, messages=1, first_ts=START + 29 * DAY))
-    told = check(topology(text), wanted, found, Evidence(), Limits())
+    told = check(topology(text), wanted, found, HubFacts(), Limits())
     return [f"{each.severity.name} {each.place}: {each.text}" for each in told if "holds" in each.text]
 
 
