@@ -1,5 +1,6 @@
 """Whoever reads a registration, at whatever depth of the stack, reads as much of it."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -65,6 +66,25 @@ def test_a_text_without_an_end_takes_no_time_behind_many_levels() -> None:
     body = b"[" * (NESTED_LIMIT + 100) + b'"' + b'\\"' * 500_000
     message = SourceMessage("s", body, None, 1, 1)
     assert Intake(SenderByPath("sender")).read(message) == Rejected(message, RejectReason.NOT_AN_OBJECT)
+
+
+@pytest.mark.parametrize("level", [b'{"a":', b'["a","b","c","d",', b'["' + b'[{\\"' * 9 + b'",', b"["])
+def test_counting_the_levels_of_a_body_takes_no_more_memory_than_copies_of_it(level: bytes) -> None:
+    """A site's key is enough to send such bodies."""
+    body = level * (1_200_000 // len(level) + NESTED_LIMIT)
+    tracemalloc.start()
+    try:
+        with pytest.raises(msgspec.DecodeError, match="nested deeper"):
+            decode_deep(msgspec.json.decode, body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(body)
+
+
+def test_levels_are_counted_across_many_texts() -> None:
+    body = b'["a","[",' * (NESTED_LIMIT - 1) + b"[" + b"]" * NESTED_LIMIT
+    assert at_depth(500, lambda: encode_deep(decode_deep(msgspec.json.decode, body))) == body
 
 
 def test_what_was_decoded_is_encoded_again() -> None:
