@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import click
 
-from shared.command_line.tables import UNWRAPPED, Field, fit, stack, visible
+from shared.command_line.tables import UNWRAPPED, TableColumn, fit, stack, visible
 from shared.command_line.terminal import echo
 from shared.command_line.terminal import width as width_of_output
 from shared.whole_files import replacing
@@ -22,7 +22,7 @@ from shared.whole_files import replacing
 T = TypeVar("T")
 
 
-def format_table(columns: Sequence[Field[T]], rows: Sequence[T], width: int = UNWRAPPED) -> str:
+def format_table(columns: Sequence[TableColumn[T]], rows: Sequence[T], width: int = UNWRAPPED) -> str:
     """Lay out as shared.command_line.tables does, and break texts between words where ``width`` asks for it."""
     from rich.console import Console  # noqa: PLC0415 - takes a tenth of a second
     from rich.table import Table  # noqa: PLC0415 - as above

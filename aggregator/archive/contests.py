@@ -24,7 +24,7 @@ QUIET = 10 * MINUTE
 BlockKey = tuple[str, str, str]
 
 
-class LifeSpan(NamedTuple):
+class IncarnationSpan(NamedTuple):
     """One incarnation of a block; instants in microseconds: the first ``since`` of its watermarks, and so on."""
 
     block: BlockKey
@@ -35,7 +35,7 @@ class LifeSpan(NamedTuple):
     first_archived_at: int
     last_archived_at: int
 
-    def overlaps(self, other: "LifeSpan") -> bool:
+    def overlaps(self, other: "IncarnationSpan") -> bool:
         """Tell whether neither follows the other."""
         in_time = self.first_through < other.last_through and other.first_through < self.last_through
         is_archived_before = self.last_archived_at <= other.first_archived_at
@@ -62,21 +62,21 @@ class Contest(NamedTuple):
     silence: Silence
 
 
-def contests(lives: Iterable[LifeSpan]) -> list[Contest]:
+def contests(lives: Iterable[IncarnationSpan]) -> list[Contest]:
     """Find the contests among incarnations of any blocks, in a fixed order.
 
     Each is compared with two of those that began earlier: that which had gone on for longest, and that which is
     believed. So a site that makes up thousands costs no more than it has sent.
     """
-    of_block: dict[BlockKey, list[LifeSpan]] = defaultdict(list)
+    of_block: dict[BlockKey, list[IncarnationSpan]] = defaultdict(list)
     for life in lives:
         of_block[life.block].append(life)
     return [contest for block in sorted(of_block) for contest in _of_block(of_block[block])]
 
 
-def _of_block(lives: Iterable[LifeSpan]) -> Iterator[Contest]:
-    furthest: LifeSpan | None = None
-    believed: LifeSpan | None = None
+def _of_block(lives: Iterable[IncarnationSpan]) -> Iterator[Contest]:
+    furthest: IncarnationSpan | None = None
+    believed: IncarnationSpan | None = None
     for life in sorted(lives, key=lambda life: (life.first_through, life.incarnation)):
         others = [other for other in dict.fromkeys((furthest, believed)) if other is not None]
         found = [_contest(other, life) for other in others if other.overlaps(life)]
@@ -87,7 +87,7 @@ def _of_block(lives: Iterable[LifeSpan]) -> Iterator[Contest]:
             furthest = life
 
 
-def _contest(earlier: LifeSpan, later: LifeSpan) -> Contest:
+def _contest(earlier: IncarnationSpan, later: IncarnationSpan) -> Contest:
     ended_at = min(earlier.last_through, later.last_through) + QUIET
     silence = Silence(earlier.block, later.incarnation, 0)
     if later.last_through > ended_at:

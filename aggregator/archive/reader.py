@@ -54,7 +54,7 @@ def explain_refusal(stream: str, error: ApiError | RequestFailed) -> str:
     return f"stream {stream}: {error}"
 
 
-class StreamStand(msgspec.Struct, frozen=True):
+class StreamContents(msgspec.Struct, frozen=True):
     """What a stream holds. ``created_at`` in microseconds tells one past of the stream from another.
 
     ``first_at`` is when the first message that is left was stored, at its origin where this is a mirror; 0 for none.
@@ -127,14 +127,14 @@ class StreamReader:
     async def __aexit__(self, *_exception: object) -> None:
         await self._client.close()
 
-    async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamStand:
+    async def state(self, stream: str, pauses: Collection[float] = ()) -> StreamContents:
         """Ask what ``stream`` holds, and again after ``pauses`` (seconds) where nobody answers; raise ReadFailed."""
         try:
             info = await self._ask(f"STREAM.INFO.{stream}", None, _FoundStream, pauses)
         except (ApiError, RequestFailed) as error:
             raise ReadFailed(explain_refusal(stream, error)) from error
         state = info.state
-        return StreamStand(
+        return StreamContents(
             name=info.config.name,
             created_at=info.created,
             first_sequence=state.first_seq,

@@ -11,7 +11,7 @@ from aggregator import config
 from aggregator.demo.comparison import Verdict
 from aggregator.terminal import clear_errors, format_table
 from shared.command_line.command_group import examples, json_option
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.command_line.terminal import echo, json_text, width
 from shared.instants import format_duration, format_instant
 from shared.truth import Truth, TruthError, read_truth
@@ -55,16 +55,16 @@ def compare(truth_path: Path, config_path: Path, as_json: bool) -> None:
         echo(f"all {len(verdicts):,} senders are within the bound")
 
 
-_COLUMNS: Sequence[Field[dict[str, Any]]] = (
-    Field("site", lambda line: line["site"]),
-    Field("senders", lambda line: f"{line['senders']:,}", right=True, spare=2),
-    Field("truth %", lambda line: f"{line['truth_percent']:.3f}", right=True),
-    Field("tables %", lambda line: f"{line['tables_percent']:.3f}", right=True),
-    Field("noticed", lambda line: f"{line['noticed']:,}", right=True, spare=1),
-    Field("missed", lambda line: f"{line['missed']:,}", right=True, spare=1),
-    Field("largest error", lambda line: format_duration(line["largest_error"]), right=True),
-    Field("its bound", lambda line: format_duration(line["bound_of_largest_error"]), right=True),
-    Field("beyond", lambda line: f"{line['beyond']:,}", right=True),
+_COLUMNS: Sequence[TableColumn[dict[str, Any]]] = (
+    TableColumn("site", lambda line: line["site"]),
+    TableColumn("senders", lambda line: f"{line['senders']:,}", right=True, spare=2),
+    TableColumn("truth %", lambda line: f"{line['truth_percent']:.3f}", right=True),
+    TableColumn("tables %", lambda line: f"{line['tables_percent']:.3f}", right=True),
+    TableColumn("noticed", lambda line: f"{line['noticed']:,}", right=True, spare=1),
+    TableColumn("missed", lambda line: f"{line['missed']:,}", right=True, spare=1),
+    TableColumn("largest error", lambda line: format_duration(line["largest_error"]), right=True),
+    TableColumn("its bound", lambda line: format_duration(line["bound_of_largest_error"]), right=True),
+    TableColumn("beyond", lambda line: f"{line['beyond']:,}", right=True),
 )
 
 

@@ -12,7 +12,7 @@ from aggregator.demo.spans import Span, common
 from aggregator.demo.story import Story, Tone, muster, typed
 from aggregator.demo.tables import Times
 from aggregator.terminal import format_table
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 
 QUERIES: Final = (
     "SELECT site, sender_id, started_at, ended_at, ended_by FROM outages ORDER BY started_at LIMIT 10",
@@ -57,20 +57,20 @@ class _Site(NamedTuple):
     unknown: str
 
 
-_ROWS: Sequence[Field[_Row]] = (
-    Field("who", lambda row: row.whom),
-    Field("what happened", lambda row: row.what, wraps=True),
-    Field("truth", lambda row: row.average(each.true_down for each in row.verdicts), right=True),
-    Field("Muster", lambda row: row.average(each.down for each in row.verdicts), right=True),
-    Field("off", lambda row: f"{row.worst.error / 1e6:+.1f}s", right=True),
-    Field("bound", lambda row: _seconds(row.worst.bound), right=True),
+_ROWS: Sequence[TableColumn[_Row]] = (
+    TableColumn("who", lambda row: row.whom),
+    TableColumn("what happened", lambda row: row.what, wraps=True),
+    TableColumn("truth", lambda row: row.average(each.true_down for each in row.verdicts), right=True),
+    TableColumn("Muster", lambda row: row.average(each.down for each in row.verdicts), right=True),
+    TableColumn("off", lambda row: f"{row.worst.error / 1e6:+.1f}s", right=True),
+    TableColumn("bound", lambda row: _seconds(row.worst.bound), right=True),
 )
-_SITES: Sequence[Field[_Site]] = (
-    Field("site", lambda site: site.name),
-    Field("truth", lambda site: f"{site.true:.2%}", right=True),
-    Field("Muster", lambda site: f"{site.measured:.2%}", right=True),
-    Field("known", lambda site: f"{site.coverage:.1%}", right=True),
-    Field("unknown, and why", lambda site: site.unknown, wraps=True),
+_SITES: Sequence[TableColumn[_Site]] = (
+    TableColumn("site", lambda site: site.name),
+    TableColumn("truth", lambda site: f"{site.true:.2%}", right=True),
+    TableColumn("Muster", lambda site: f"{site.measured:.2%}", right=True),
+    TableColumn("known", lambda site: f"{site.coverage:.1%}", right=True),
+    TableColumn("unknown, and why", lambda site: site.unknown, wraps=True),
 )
 
 

@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from aggregator.archive.hub_clock import HubClock
-from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamReader, StreamStand
+from aggregator.archive.reader import CONNECT_DEADLINE, PAUSES, ReadFailed, StreamContents, StreamReader
 from aggregator.config import AggregatorSettings
 from aggregator.lakehouse.archive.mirror import in_one_piece
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Span, check_mirror, plan_reading, reached
@@ -79,8 +79,8 @@ class RollupResult(msgspec.Struct, frozen=True):
 class Hub(msgspec.Struct, frozen=True):
     """What the hub's two streams hold."""
 
-    archive: StreamStand
-    report: StreamStand
+    archive: StreamContents
+    report: StreamContents
 
 
 def roll_up(
@@ -343,7 +343,7 @@ def _take_what_is_new(
     return counts, position
 
 
-def _chunks(plan: ReadingPlan, report: StreamStand) -> list[Span]:
+def _chunks(plan: ReadingPlan, report: StreamContents) -> list[Span]:
     size = max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // report.message_size))
     firsts = range(plan.wanted.first, plan.wanted.last + 1, size)
     return [Span(first, min(first + size - 1, plan.wanted.last)) for first in firsts]

@@ -8,7 +8,7 @@ import msgspec
 from aggregator.policy.book import Book, OrderWindow, revision_text
 from aggregator.policy.runs import Run
 from aggregator.terminal import format_table
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.instants import SECOND, format_duration, format_instant
 from shared.policy import ScopedRevision
 from shared.thresholds import Thresholds
@@ -46,11 +46,11 @@ def history(book: Book, width: int) -> str:
     if not book.revisions:
         return "nothing was said yet"
     columns = (
-        Field[ScopedRevision]("revision", lambda each: str(each.revision.revision), right=True),
-        Field[ScopedRevision]("given", lambda each: _moment(each.revision.given_at_us)),
-        Field[ScopedRevision]("by", lambda each: each.revision.author),
-        Field[ScopedRevision]("for", lambda each: str(each.scope)),
-        Field[ScopedRevision]("says", revision_text, wraps=True),
+        TableColumn[ScopedRevision]("revision", lambda each: str(each.revision.revision), right=True),
+        TableColumn[ScopedRevision]("given", lambda each: _moment(each.revision.given_at_us)),
+        TableColumn[ScopedRevision]("by", lambda each: each.revision.author),
+        TableColumn[ScopedRevision]("for", lambda each: str(each.scope)),
+        TableColumn[ScopedRevision]("says", revision_text, wraps=True),
     )
     return format_table(columns, book.revisions, width)
 
@@ -77,11 +77,11 @@ def _thresholds(book: Book, width: int) -> str:
     def cell(name: str) -> Any:
         return lambda row: format_duration(row[1].given[name]) if name in row[1].given else ""
 
-    columns: list[Field[Any]] = [Field("for", lambda row: row[0])]
-    columns += [Field(name.replace("_", " "), cell(name), right=True) for name in Thresholds.__struct_fields__]
+    columns: list[TableColumn[Any]] = [TableColumn("for", lambda row: row[0])]
+    columns += [TableColumn(name.replace("_", " "), cell(name), right=True) for name in Thresholds.__struct_fields__]
     columns += [
-        Field("revision", lambda row: str(row[2].revision), right=True),
-        Field("by", lambda row: row[2].author),
+        TableColumn("revision", lambda row: str(row[2].revision), right=True),
+        TableColumn("by", lambda row: row[2].author),
     ]
     return format_table(columns, rows, width)
 
@@ -91,13 +91,13 @@ def _maintenance(book: Book, now: int, width: int) -> str:
     if not open_ones:
         return ""
     columns = (
-        Field[OrderWindow]("maintenance", lambda each: str(each.revision), right=True),
-        Field[OrderWindow]("for", lambda each: str(each.scope)),
-        Field[OrderWindow]("senders", lambda each: ", ".join(each.order.sender_ids) or "all", wraps=True),
-        Field[OrderWindow]("from", lambda each: _moment(each.order.started_at_us)),
-        Field[OrderWindow]("to", lambda each: _moment(each.order.ended_at_us)),
-        Field[OrderWindow]("state", lambda each: state(each, now), spare=1),
-        Field[OrderWindow]("reason", lambda each: each.order.reason, wraps=True),
+        TableColumn[OrderWindow]("maintenance", lambda each: str(each.revision), right=True),
+        TableColumn[OrderWindow]("for", lambda each: str(each.scope)),
+        TableColumn[OrderWindow]("senders", lambda each: ", ".join(each.order.sender_ids) or "all", wraps=True),
+        TableColumn[OrderWindow]("from", lambda each: _moment(each.order.started_at_us)),
+        TableColumn[OrderWindow]("to", lambda each: _moment(each.order.ended_at_us)),
+        TableColumn[OrderWindow]("state", lambda each: state(each, now), spare=1),
+        TableColumn[OrderWindow]("reason", lambda each: each.order.reason, wraps=True),
     )
     return format_table(columns, open_ones, width)
 
@@ -106,11 +106,11 @@ def _runs(runs: list[Run], now: int, width: int) -> str:
     if not runs:
         return "no site has spoken yet"
     columns = (
-        Field[Run]("block", lambda each: str(each.block_id)),
-        Field[Run]("taken", lambda each: str(each.taken), right=True),
-        Field[Run]("said", lambda each: str(each.last_revision), right=True),
-        Field[Run]("last word", lambda each: f"{format_duration(_seconds(now - each.seen_at))} ago"),
-        Field[Run]("remark", lambda each: each.remark, wraps=True),
+        TableColumn[Run]("block", lambda each: str(each.block_id)),
+        TableColumn[Run]("taken", lambda each: str(each.taken), right=True),
+        TableColumn[Run]("said", lambda each: str(each.last_revision), right=True),
+        TableColumn[Run]("last word", lambda each: f"{format_duration(_seconds(now - each.seen_at))} ago"),
+        TableColumn[Run]("remark", lambda each: each.remark, wraps=True),
     )
     return format_table(columns, runs, width)
 

@@ -31,7 +31,7 @@ from edge_agent.store.port import LaneDepth, SetApartSum, StoreFailing, StoreFul
 from edge_agent.store.read_only import StoreUnreadable
 from edge_agent.store.sqlite import StoreDamaged
 from edge_agent.store.sqlite_store import SqliteStore
-from shared.command_line.tables import Field, format_table
+from shared.command_line.tables import TableColumn, format_table
 from shared.decoding import Decoder
 from shared.sizes import format_size
 from shared.whole_files import replacing
@@ -157,11 +157,11 @@ def render_set_apart(rows: list[SetApartRow], at: int, width: int) -> str:
         return "Nothing is set apart: the region takes what the agent sends."
     return format_table(
         [
-            Field("row", lambda each: str(each.row_id), right=True),
-            Field("stream", lambda each: each.stream),
-            Field("since", lambda each: relative(each.at, at), right=True),
-            Field("needs", lambda each: f"{each.limit} {each.needed:,}"),
-            Field("subject", lambda each: each.subject),
+            TableColumn("row", lambda each: str(each.row_id), right=True),
+            TableColumn("stream", lambda each: each.stream),
+            TableColumn("since", lambda each: relative(each.at, at), right=True),
+            TableColumn("needs", lambda each: f"{each.limit} {each.needed:,}"),
+            TableColumn("subject", lambda each: each.subject),
         ],
         rows,
         width,
@@ -179,13 +179,13 @@ def _lines(report: OutboxReport, at: int, width: int) -> Iterator[str]:
     else:
         yield format_table(
             [
-                Field("lane", lambda each: each.lane),
-                Field("stream", lambda each: each.stream if several else ""),
-                Field("records", lambda each: each.records),
-                Field("count", lambda each: f"{each.count:,}", right=True),
-                Field("size", lambda each: format_size(each.size), right=True),
-                Field("oldest", lambda each: _instant_text(each.oldest_at, at), right=True),
-                Field("newest", lambda each: _instant_text(each.newest_at, at), right=True, spare=1),
+                TableColumn("lane", lambda each: each.lane),
+                TableColumn("stream", lambda each: each.stream if several else ""),
+                TableColumn("records", lambda each: each.records),
+                TableColumn("count", lambda each: f"{each.count:,}", right=True),
+                TableColumn("size", lambda each: format_size(each.size), right=True),
+                TableColumn("oldest", lambda each: _instant_text(each.oldest_at, at), right=True),
+                TableColumn("newest", lambda each: _instant_text(each.newest_at, at), right=True, spare=1),
             ],
             report.waiting,
             width,

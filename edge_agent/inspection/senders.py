@@ -10,7 +10,7 @@ from edge_agent.core.senders import SenderPhase
 from edge_agent.inspection.blocks import KnownBlock, read_blocks
 from edge_agent.inspection.moments import relative, rough
 from edge_agent.store.port import EVERYTHING
-from shared.command_line.tables import Field, format_table
+from shared.command_line.tables import TableColumn, format_table
 
 COUNT_SENDERS = """
 SELECT COUNT(*), COALESCE(SUM(phase), 0), COALESCE(SUM(
@@ -127,12 +127,12 @@ def _lines(listed: SenderListing, at: int, width: int) -> Iterator[str]:
     if lines:
         yield format_table(
             [
-                Field("sender", lambda line: line.sender_id),
-                Field("stream", lambda line: line.stream if several else ""),
-                Field("state", lambda line: line.state),
-                Field("last seen", lambda line: relative(line.last_seen_at, at), right=True),
-                Field("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True, spare=1),
-                Field("if not heard", lambda line: _fate(line, at)),
+                TableColumn("sender", lambda line: line.sender_id),
+                TableColumn("stream", lambda line: line.stream if several else ""),
+                TableColumn("state", lambda line: line.state),
+                TableColumn("last seen", lambda line: relative(line.last_seen_at, at), right=True),
+                TableColumn("forwarded", lambda line: _ago(line.last_forwarded_at, at), right=True, spare=1),
+                TableColumn("if not heard", lambda line: _fate(line, at)),
             ],
             lines,
             width,

@@ -17,7 +17,7 @@ _LEAST = 8
 """No value is cut to less."""
 
 
-class Field(NamedTuple, Generic[T]):
+class TableColumn(NamedTuple, Generic[T]):
     """One column: its title, how a row's cell reads, and whether cells are aligned to the right.
 
     Where a terminal is too narrow, the columns with the highest ``spare`` are left out first; 0: it stays. ``wraps``:
@@ -37,7 +37,7 @@ class Layout(NamedTuple, Generic[T]):
     Where not even those ``fits`` that cannot be spared, all are there.
     """
 
-    columns: list[Field[T]]
+    columns: list[TableColumn[T]]
     cells: list[list[str]]
     left_out: list[str]
     fits: bool
@@ -52,7 +52,7 @@ class Layout(NamedTuple, Generic[T]):
         return [f"(a wider terminal also shows {', '.join(self.left_out)})"] if self.left_out else []
 
 
-def fit(columns: Sequence[Field[T]], rows: Sequence[T], width: int, *, wraps: bool = False) -> Layout[T]:
+def fit(columns: Sequence[TableColumn[T]], rows: Sequence[T], width: int, *, wraps: bool = False) -> Layout[T]:
     """Write the cells, leave out columns without any, and of the others as many as ``width`` asks for.
 
     ``wraps``: whether texts are going to be broken.
@@ -78,7 +78,7 @@ def fit(columns: Sequence[Field[T]], rows: Sequence[T], width: int, *, wraps: bo
     return Layout([column for column, _ in shown], cells_by_row, left_out if is_table else [], is_table)
 
 
-def format_table(columns: Sequence[Field[T]], rows: Sequence[T], width: int = UNWRAPPED) -> str:
+def format_table(columns: Sequence[TableColumn[T]], rows: Sequence[T], width: int = UNWRAPPED) -> str:
     """Align titles and cells in columns two blanks apart, or a value to a line where ``width`` is too narrow for that.
 
     Columns without any cell are left out, and where it helps those that can be spared.
@@ -164,6 +164,6 @@ def _written(text: str) -> str:
     return "".join(f"\\u{ord(each):04x}" for each in text) if text.isspace() else visible(text)
 
 
-def _room(column: Field[Any], cells: Sequence[str], *, wraps: bool) -> int:
+def _room(column: TableColumn[Any], cells: Sequence[str], *, wraps: bool) -> int:
     """Give the columns of a terminal that a table's column needs."""
     return max(len(word) for text in (column.title, *cells) for word in (text.split() if wraps else (text,)) or ("",))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from aggregator.topology.report import findings
-from aggregator.topology.report.findings import AlarmKind
+from aggregator.topology.report.findings import CheckKind
 from tests.support.documents.hub_condition_reference import hub_condition_reference
 from tests.support.documents.reference import FOLDER
 
@@ -16,8 +16,8 @@ def test_the_page_of_what_check_finds_is_what_the_catalogue_says() -> None:
 
 
 def test_every_kind_has_a_name_of_its_own_and_is_found_somewhere() -> None:
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.stable_name) for kind in AlarmKind)
-    assert all(kind.meaning.endswith(".") and kind.remedy and not kind.remedy.endswith(".") for kind in AlarmKind)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", kind.stable_name) for kind in CheckKind)
+    assert all(kind.meaning.endswith(".") and kind.remedy and not kind.remedy.endswith(".") for kind in CheckKind)
     used = "".join(path.read_text(encoding="utf-8") for path in TOPOLOGY.rglob("check*.py"))
     # An Enum lets no two members have one name.
-    assert [kind.name for kind in AlarmKind if f"AlarmKind.{kind.name}" not in used] == []
+    assert [kind.name for kind in CheckKind if f"CheckKind.{kind.name}" not in used] == []

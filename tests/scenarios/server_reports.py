@@ -10,7 +10,7 @@ import msgspec
 from nats.aio.client import Client
 
 from aggregator.terminal import format_table
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.instants import format_duration, parse_instant
 from shared.sizes import format_size
 
@@ -82,33 +82,33 @@ def _uptime(answer: Answer) -> str:
     return format_duration(parse_instant(answer["server"]["time"]) - parse_instant(answer["statsz"]["start"]))
 
 
-_SERVER_COLUMNS: tuple[Field[Answer], ...] = (
-    Field("name", lambda each: each["server"]["name"]),
-    Field("cluster", lambda each: each["server"]["cluster"]),
-    Field("version", lambda each: each["server"]["ver"]),
-    Field("conns", lambda each: f"{each['statsz']['connections']:,}", right=True),
-    Field("subs", lambda each: f"{each['statsz']['subscriptions']:,}", right=True),
-    Field("routes", lambda each: str(len(each["statsz"].get("routes", []))), right=True),
-    Field("mem", lambda each: format_size(each["statsz"]["mem"]), right=True, spare=2),
-    Field("cpu %", lambda each: f"{each['statsz']['cpu']:g}", right=True, spare=3),
-    Field("uptime", _uptime, right=True, spare=1),
+_SERVER_COLUMNS: tuple[TableColumn[Answer], ...] = (
+    TableColumn("name", lambda each: each["server"]["name"]),
+    TableColumn("cluster", lambda each: each["server"]["cluster"]),
+    TableColumn("version", lambda each: each["server"]["ver"]),
+    TableColumn("conns", lambda each: f"{each['statsz']['connections']:,}", right=True),
+    TableColumn("subs", lambda each: f"{each['statsz']['subscriptions']:,}", right=True),
+    TableColumn("routes", lambda each: str(len(each["statsz"].get("routes", []))), right=True),
+    TableColumn("mem", lambda each: format_size(each["statsz"]["mem"]), right=True, spare=2),
+    TableColumn("cpu %", lambda each: f"{each['statsz']['cpu']:g}", right=True, spare=3),
+    TableColumn("uptime", _uptime, right=True, spare=1),
 )
-_JETSTREAM_COLUMNS: tuple[Field[Answer], ...] = (
-    Field("server", lambda each: each["server"]["name"] + "*" * is_meta_leader(each)),
-    Field("cluster", lambda each: each["server"]["cluster"]),
-    Field("streams", lambda each: f"{each['data']['streams']:,}", right=True),
-    Field("consumers", lambda each: f"{each['data']['consumers']:,}", right=True),
-    Field("messages", lambda each: f"{each['data']['messages']:,}", right=True),
-    Field("memory", lambda each: format_size(each["data"]["memory"]), right=True, spare=1),
-    Field("file", lambda each: format_size(each["data"]["storage"]), right=True),
-    Field("api req", lambda each: f"{each['data']['api']['total']:,}", right=True),
-    Field("api err", lambda each: f"{each['data']['api']['errors']:,}", right=True),
+_JETSTREAM_COLUMNS: tuple[TableColumn[Answer], ...] = (
+    TableColumn("server", lambda each: each["server"]["name"] + "*" * is_meta_leader(each)),
+    TableColumn("cluster", lambda each: each["server"]["cluster"]),
+    TableColumn("streams", lambda each: f"{each['data']['streams']:,}", right=True),
+    TableColumn("consumers", lambda each: f"{each['data']['consumers']:,}", right=True),
+    TableColumn("messages", lambda each: f"{each['data']['messages']:,}", right=True),
+    TableColumn("memory", lambda each: format_size(each["data"]["memory"]), right=True, spare=1),
+    TableColumn("file", lambda each: format_size(each["data"]["storage"]), right=True),
+    TableColumn("api req", lambda each: f"{each['data']['api']['total']:,}", right=True),
+    TableColumn("api err", lambda each: f"{each['data']['api']['errors']:,}", right=True),
 )
-_META_COLUMNS: tuple[Field[Answer], ...] = (
-    Field("name", lambda each: each["name"]),
-    Field("leader", lambda each: "yes" if each.get("leads") else ""),
-    Field("current", lambda each: "yes" if each["current"] else "no"),
-    Field("online", lambda each: "no" if each.get("offline") else "yes"),
-    Field("active", lambda each: format_duration(each.get("active", 0) // 1000), right=True),
-    Field("lag", lambda each: f"{each.get('lag', 0):,}", right=True),
+_META_COLUMNS: tuple[TableColumn[Answer], ...] = (
+    TableColumn("name", lambda each: each["name"]),
+    TableColumn("leader", lambda each: "yes" if each.get("leads") else ""),
+    TableColumn("current", lambda each: "yes" if each["current"] else "no"),
+    TableColumn("online", lambda each: "no" if each.get("offline") else "yes"),
+    TableColumn("active", lambda each: format_duration(each.get("active", 0) // 1000), right=True),
+    TableColumn("lag", lambda each: f"{each.get('lag', 0):,}", right=True),
 )

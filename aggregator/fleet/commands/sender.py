@@ -13,7 +13,7 @@ from aggregator.fleet.client import LiveClient
 from aggregator.live.api import AdvisoryRow, SenderFacts, SenderPage, SenderRow, SenderStory, State
 from aggregator.terminal import format_table
 from shared.command_line.command_group import examples, json_option
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.command_line.terminal import echo, json_text, width
 from shared.instants import format_duration, format_instant
 
@@ -89,10 +89,10 @@ def lines(story: SenderStory) -> Iterator[str]:
         end = format_instant(gap.ended_at_us) if gap.ended_at_us else "now"
         length = f", {format_duration(gap.ended_at_us - gap.started_at_us)}" if gap.ended_at_us else ""
         yield f"nothing known {format_instant(gap.started_at_us)} to {end}{length} ({gap.reason})"
-    columns: list[Field[AdvisoryRow]] = [
-        Field("at", lambda each: format_instant(each.at_us)),
-        Field("advisory", lambda each: str(each.kind) + (" (by an operator)" if each.by_operator else "")),
-        Field("last seen", lambda each: format_instant(each.last_seen_us)),
+    columns: list[TableColumn[AdvisoryRow]] = [
+        TableColumn("at", lambda each: format_instant(each.at_us)),
+        TableColumn("advisory", lambda each: str(each.kind) + (" (by an operator)" if each.by_operator else "")),
+        TableColumn("last seen", lambda each: format_instant(each.last_seen_us)),
     ]
     yield ""
     yield format_table(columns, story.advisories[:SHOWN], width())

@@ -15,7 +15,7 @@ from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentPa
 from aggregator.live.api import FleetView, SitePage, SiteView
 from aggregator.terminal import format_table
 from shared.command_line.command_group import DURATION, examples, json_option
-from shared.command_line.tables import Field, cut, visible
+from shared.command_line.tables import TableColumn, cut, visible
 from shared.command_line.terminal import echo, json_text, width
 from shared.instants import SECOND, format_instant
 
@@ -104,16 +104,16 @@ def incident_table(incidents: Sequence[Incident], width: int) -> str:
     """Lay incidents out, with as many of the first nodes' names as there is room for."""
     room = width - _MARK - _INSTANT
     longest = min(max(len(each.summary) for each in incidents), room)
-    over = Field[Incident]("seems over since", lambda each: _instant(each.clear_since_us or 0), spare=1)
+    over = TableColumn[Incident]("seems over since", lambda each: _instant(each.clear_since_us or 0), spare=1)
     for_nodes = room - longest - (_INSTANT if any(map(over.cell, incidents)) else 0) - _GAP
-    columns: list[Field[Incident]] = [
-        Field("", lambda each: MARKS["stale" if each.cause is IncidentCause.STALE else "unknown"]),
-        Field("incident", lambda each: cut(each.summary, longest)),
-        Field("since", lambda each: _instant(each.started_at_us)),
+    columns: list[TableColumn[Incident]] = [
+        TableColumn("", lambda each: MARKS["stale" if each.cause is IncidentCause.STALE else "unknown"]),
+        TableColumn("incident", lambda each: cut(each.summary, longest)),
+        TableColumn("since", lambda each: _instant(each.started_at_us)),
         over,
     ]
     if for_nodes >= _LEAST_NODES:
-        columns.append(Field("nodes", lambda each: cut(_nodes(each), for_nodes)))
+        columns.append(TableColumn("nodes", lambda each: cut(_nodes(each), for_nodes)))
     return format_table(columns, incidents, width)
 
 
@@ -126,16 +126,16 @@ def _nodes(incident: Incident) -> str:
 def site_table(sites: Sequence[SiteView], width: int) -> str:
     states = {id(site): f"{site.state}{f' ({site.reason})' if site.reason else ''}" for site in sites}
     room = width - _MARK - _INSTANT - max(map(len, states.values()), default=0) - _GAP
-    columns: list[Field[SiteView]] = [
-        Field("", lambda site: MARKS[site.state]),
-        Field("site", lambda site: cut(f"{site.region}.{site.site}", max(room, _LEAST_NAME))),
-        Field("state", lambda site: states[id(site)]),
-        Field("since", lambda site: _instant(site.since_us)),
+    columns: list[TableColumn[SiteView]] = [
+        TableColumn("", lambda site: MARKS[site.state]),
+        TableColumn("site", lambda site: cut(f"{site.region}.{site.site}", max(room, _LEAST_NAME))),
+        TableColumn("state", lambda site: states[id(site)]),
+        TableColumn("since", lambda site: _instant(site.since_us)),
         # Of a site that is unknown it says the same as since when.
-        Field("known until", lambda site: _instant(site.known_until_us), spare=5),
-        Field("up", lambda site: str(site.counts.up), right=True, spare=3),
-        Field("stale", lambda site: str(site.counts.stale), right=True, spare=1),
-        Field("unknown", lambda site: str(site.counts.unknown), right=True, spare=2),
-        Field("maint.", lambda site: str(site.counts.maintenance), right=True, spare=4),
+        TableColumn("known until", lambda site: _instant(site.known_until_us), spare=5),
+        TableColumn("up", lambda site: str(site.counts.up), right=True, spare=3),
+        TableColumn("stale", lambda site: str(site.counts.stale), right=True, spare=1),
+        TableColumn("unknown", lambda site: str(site.counts.unknown), right=True, spare=2),
+        TableColumn("maint.", lambda site: str(site.counts.maintenance), right=True, spare=4),
     ]
     return format_table(columns, sites, width)

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from aggregator.archive.consumer import Messages
-from aggregator.archive.reader import ReadFailed, StreamReader, StreamStand
+from aggregator.archive.reader import ReadFailed, StreamContents, StreamReader
 from shared.instants import format_instant
 
 GAPS = 16
@@ -82,7 +82,9 @@ def another_past(mirror: str, archive: str) -> str:
     )
 
 
-async def in_one_piece(reader: StreamReader, report: StreamStand, archive: StreamStand, done: int) -> StreamStand:
+async def in_one_piece(
+    reader: StreamReader, report: StreamContents, archive: StreamContents, done: int
+) -> StreamContents:
     """Give ``report`` as what it holds from behind ``done`` to the first hole that ``archive`` does not fill.
 
     A report with holes is read for it, as far as it alone holds anything that is still to be read. Raise ReadFailed.

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from aggregator.archive.reader import StreamStand
+from aggregator.archive.reader import StreamContents
 from aggregator.lakehouse.archive.mirror import another_past
 from aggregator.lakehouse.tables.position import HubPosition
 from shared.instants import format_instant
@@ -55,7 +55,7 @@ class ReadingPlan(msgspec.Struct, frozen=True):
     lost: Span | None = None
 
 
-def check_mirror(report: StreamStand, archive: StreamStand) -> None:
+def check_mirror(report: StreamContents, archive: StreamContents) -> None:
     """Raise Refused where the stream that is read is neither the archive nor a mirror of it: its numbers are others."""
     if archive.name not in (report.name, report.mirror_of):
         what = f"mirrors {report.mirror_of}" if report.mirror_of else "is a stream of its own"
@@ -66,7 +66,7 @@ def check_mirror(report: StreamStand, archive: StreamStand) -> None:
 
 
 def plan_reading(
-    positions: Collection[HubPosition], archive: StreamStand, report: StreamStand, accepted: Span | None = None
+    positions: Collection[HubPosition], archive: StreamContents, report: StreamContents, accepted: Span | None = None
 ) -> ReadingPlan:
     """Say what to read; raise Refused.
 
@@ -99,7 +99,7 @@ def reached(positions: Collection[HubPosition]) -> int:
     return min((position.sequence for position in positions), default=0)
 
 
-def _check_past(position: HubPosition, archive: StreamStand) -> None:
+def _check_past(position: HubPosition, archive: StreamContents) -> None:
     if position.stream != archive.name:
         raise Refused(
             f"the tables were made from {position.stream}, the settings say {archive.name}: set [lakehouse]"
@@ -118,7 +118,7 @@ def _check_past(position: HubPosition, archive: StreamStand) -> None:
         )
 
 
-def _check_mirror(report: StreamStand, archive: StreamStand, done: int) -> None:
+def _check_mirror(report: StreamContents, archive: StreamContents, done: int) -> None:
     """Refuse what cannot be a mirror of this archive; ``report`` was asked before ``archive``."""
     if report.last_sequence > archive.last_sequence:
         raise Refused(
@@ -134,5 +134,5 @@ def _check_mirror(report: StreamStand, archive: StreamStand, done: int) -> None:
         )
 
 
-def _held(stream: StreamStand) -> str:
+def _held(stream: StreamContents) -> str:
     return f"messages {Span(stream.first_sequence, stream.last_sequence)}" if stream.message_count else "next messages"

@@ -16,7 +16,7 @@ from aggregator.lakehouse.imports.source_file import SEPARATORS
 from aggregator.lakehouse.imports.times import describe_watch, parse_epoch, parse_watch
 from aggregator.terminal import clear_errors, format_table, progress
 from shared.command_line.command_group import CommandGroup, examples, json_option
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.command_line.terminal import echo, json_text, width
 from shared.identifiers import InvalidIdentifier, validated_token
 from shared.instants import format_duration, format_instant
@@ -205,15 +205,15 @@ def remove(identifiers: tuple[str, ...], settings: AggregatorSettings) -> None:
         echo(f"removed {_described(each)}", prose=True)
 
 
-_IMPORTS: Sequence[Field["Imported"]] = (
-    Field("import", lambda each: each.import_id[:_SHOWN_OF_ID]),
-    Field("source", lambda each: each.block),
-    Field("file", lambda each: each.file, wraps=True),
-    Field("intervals", lambda each: f"{each.interval_count:,}", right=True),
-    Field("senders", lambda each: f"{each.sender_count:,}", right=True, spare=2),
-    Field("quarantined", lambda each: f"{each.quarantined_count:,}", right=True, spare=1),
-    Field("from", lambda each: format_instant(each.started_at) if each.interval_count else "-"),
-    Field("to", lambda each: format_instant(each.ended_at) if each.interval_count else "-", spare=3),
+_IMPORTS: Sequence[TableColumn["Imported"]] = (
+    TableColumn("import", lambda each: each.import_id[:_SHOWN_OF_ID]),
+    TableColumn("source", lambda each: each.block),
+    TableColumn("file", lambda each: each.file, wraps=True),
+    TableColumn("intervals", lambda each: f"{each.interval_count:,}", right=True),
+    TableColumn("senders", lambda each: f"{each.sender_count:,}", right=True, spare=2),
+    TableColumn("quarantined", lambda each: f"{each.quarantined_count:,}", right=True, spare=1),
+    TableColumn("from", lambda each: format_instant(each.started_at) if each.interval_count else "-"),
+    TableColumn("to", lambda each: format_instant(each.ended_at) if each.interval_count else "-", spare=3),
 )
 
 

@@ -11,7 +11,7 @@ from aggregator.lakehouse.query.table_states import TableState, table_states
 from aggregator.lakehouse.warehouse.errors import TablesUnreadable
 from aggregator.terminal import clear_errors, format_table
 from shared.command_line.command_group import examples, json_option
-from shared.command_line.tables import Field
+from shared.command_line.tables import TableColumn
 from shared.command_line.terminal import echo, json_text, width
 from shared.instants import SECOND, format_instant
 from shared.sizes import format_size
@@ -25,14 +25,14 @@ def _instant(at: int) -> str:
     return format_instant(at // SECOND * SECOND) if at else "-"
 
 
-_COLUMNS: Sequence[Field[TableState]] = (
-    Field("table", lambda state: state.name),
-    Field("rows", lambda state: f"{state.rows:,}", right=True),
-    Field("files", lambda state: f"{state.files:,}", right=True, spare=1),
-    Field("size", lambda state: format_size(state.bytes), right=True, spare=2),
-    Field("stands at", lambda state: f"{state.stream} {state.sequence:,}" if state.stream else "-"),
-    Field("known through", lambda state: _instant(state.known_through)),
-    Field("written", _written, spare=3),
+_COLUMNS: Sequence[TableColumn[TableState]] = (
+    TableColumn("table", lambda state: state.name),
+    TableColumn("rows", lambda state: f"{state.rows:,}", right=True),
+    TableColumn("files", lambda state: f"{state.files:,}", right=True, spare=1),
+    TableColumn("size", lambda state: format_size(state.bytes), right=True, spare=2),
+    TableColumn("stands at", lambda state: f"{state.stream} {state.sequence:,}" if state.stream else "-"),
+    TableColumn("known through", lambda state: _instant(state.known_through)),
+    TableColumn("written", _written, spare=3),
 )
 
 

@@ -59,7 +59,7 @@ class IncidentCause(StrEnum):
     ALONE = "alone"
 
 
-class IncidentEnd(StrEnum):
+class IncidentOutcome(StrEnum):
     """How an incident ended: its nodes came back, or all that were missing are expected no more."""
 
     __hash__ = str.__hash__
@@ -240,7 +240,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     retired_before: int = 0
     clear_since_us: int | None = None
     ended_at_us: int | None = None
-    outcome: IncidentEnd | None = None
+    outcome: IncidentOutcome | None = None
     within: str = ""
     blocks: tuple[str, ...] = ()
     growth_count: int = 0
@@ -402,7 +402,7 @@ def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> I
         larger_since_us=None if has_grown else larger_since,
         clear_since_us=clear_since,
         ended_at_us=clear_since if ended else None,
-        outcome=None if not ended else IncidentEnd.RETIRED if is_given_up else IncidentEnd.RECOVERED,
+        outcome=None if not ended else IncidentOutcome.RETIRED if is_given_up else IncidentOutcome.RECOVERED,
     )
 
 

@@ -358,7 +358,7 @@ def contests_of(block: Block) -> list[contests.Contest]:
     """Find where two agents spoke for a block at once."""
     key = block.region, block.site, block.block
     return contests.contests(
-        contests.LifeSpan(
+        contests.IncarnationSpan(
             key, life.incarnation, min(life.since, life.begun_at), life.first_through, life.last.through,
             life.first_archived_at, life.last_archived_at,
         )

@@ -16,7 +16,7 @@ from aggregator.topology.observed.connections import connections
 from aggregator.topology.observed.reader import observe
 from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import gather
-from aggregator.topology.report.findings import Alarm, AlarmKind, AlarmLevel
+from aggregator.topology.report.findings import CheckFinding, CheckKind, CheckStatus
 from aggregator.topology.report.tables import report
 from shared.command_line.command_group import Parsed, examples, json_option
 from shared.command_line.terminal import echo, json_text
@@ -77,10 +77,10 @@ def check_command(
         echo(json_text(shown))
     else:
         echo(line, prose=True)
-    raise SystemExit(int(max((each.severity for each in found), default=AlarmLevel.OK)))
+    raise SystemExit(int(max((each.severity for each in found), default=CheckStatus.OK)))
 
 
-def _expiring(topology: TopologySettings) -> Iterator[Alarm]:
+def _expiring(topology: TopologySettings) -> Iterator[CheckFinding]:
     """Yield a finding for each file of the settings that expires soon, or has expired."""
     at, reported = time.time_ns() // 1000, set[str]()
     for place, connection in ({HUB_PLACE: topology.hub} | topology.servers).items():
@@ -88,15 +88,15 @@ def _expiring(topology: TopologySettings) -> Iterator[Alarm]:
             text = expiry(whose, until, at)
             if text and text not in reported:
                 reported.add(text)
-                yield AlarmKind.EXPIRES.of(place, text, AlarmLevel.CRITICAL if until <= at else AlarmLevel.WARNING)
+                yield CheckKind.EXPIRES.of(place, text, CheckStatus.CRITICAL if until <= at else CheckStatus.WARNING)
 
 
-async def _checked(config_path: Path, limits: Limits) -> tuple[list[Alarm], str]:
+async def _checked(config_path: Path, limits: Limits) -> tuple[list[CheckFinding], str]:
     try:
         topology = load_settings(config_path, TopologySettings)
     except SettingsError as error:
         # Exit code 1 would be a warning to a monitor, and nothing at all is being watched.
-        return [AlarmKind.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
+        return [CheckKind.SETTINGS_WRONG.of("settings", str(error))], f"CRITICAL - {error}"
     wanted = desired(topology)
     async with connections(topology) as opened:
         found = await observe(wanted, opened)
@@ -104,7 +104,7 @@ async def _checked(config_path: Path, limits: Limits) -> tuple[list[Alarm], str]
         try:
             evidence = await gather(topology, found, shown, opened, DAY)
         except (ApiError, RequestFailed) as error:
-            return [AlarmKind.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
+            return [CheckKind.HUB_UNREADABLE.of("hub", str(error))], f"CRITICAL - hub: {error}"
     judged = [*_expiring(topology), *check(topology, wanted, found, evidence, limits)]
     judged.sort(key=lambda each: -each.severity)
     return judged, summary(judged, shown, evidence)

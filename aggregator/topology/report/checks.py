@@ -22,7 +22,7 @@ from aggregator.topology.plan.harmful_fields import found_harms
 from aggregator.topology.plan.old_servers import server_doubts, unusable_servers, without_unknown_fields
 from aggregator.topology.plan.refusals import gatherings, refusals
 from aggregator.topology.report.evidence import BlockEvidence, HubFacts, Waiting
-from aggregator.topology.report.findings import Alarm, AlarmKind, AlarmLevel
+from aggregator.topology.report.findings import CheckFinding, CheckKind, CheckStatus
 from aggregator.topology.report.tables import ReplicationRow, StreamReport, report
 from aggregator.topology.report.text import another_past, not_copied
 from shared.instants import MINUTE, SECOND, format_duration
@@ -41,25 +41,27 @@ class Limits(msgspec.Struct, frozen=True):
     retention_share: tuple[float, float] = (0.5, 0.8)
     fullness: tuple[float, float] = (NEARLY_FULL, 0.95)
 
-    def severity(self, value: float, limits: tuple[float, float]) -> AlarmLevel:
-        return AlarmLevel.CRITICAL if value > limits[1] else AlarmLevel.WARNING if value > limits[0] else AlarmLevel.OK
+    def severity(self, value: float, limits: tuple[float, float]) -> CheckStatus:
+        return (
+            CheckStatus.CRITICAL if value > limits[1] else CheckStatus.WARNING if value > limits[0] else CheckStatus.OK
+        )
 
 
 def check(
     topology: TopologySettings, wanted: tuple[Desired, ...], found: Found, evidence: HubFacts, limits: Limits
-) -> list[Alarm]:
+) -> list[CheckFinding]:
     """List what is wrong, the worst first."""
     wanted = with_durable_sources(without_unknown_fields(wanted, found), found)
     shown = report(wanted, found)
     judged = [
-        *(AlarmKind.UNREACHABLE.of(str(place), reason) for place, reason in found.unreachable.items()),
+        *(CheckKind.UNREACHABLE.of(str(place), reason) for place, reason in found.unreachable.items()),
         # Of all, wanted or only copied: nobody knows how it is.
-        *(AlarmKind.NO_ANSWER.of(str(key[0]), silence(key, found)) for key in sorted(found.silent)),
+        *(CheckKind.NO_ANSWER.of(str(key[0]), silence(key, found)) for key in sorted(found.silent)),
         # Before its streams, which apply does not create there.
-        *(AlarmKind.SERVER_TOO_OLD.of(str(place), why) for place, why in unusable_servers(found)),
+        *(CheckKind.SERVER_TOO_OLD.of(str(place), why) for place, why in unusable_servers(found)),
         *_streams(wanted, found),
         *(
-            AlarmKind.SERVER_TOO_OLD.of(str(place), why, AlarmLevel.WARNING)
+            CheckKind.SERVER_TOO_OLD.of(str(place), why, CheckStatus.WARNING)
             for place, why in server_doubts(wanted, found)
         ),
         *_harms(wanted, found),
@@ -74,7 +76,7 @@ def check(
     return sorted((each for each in judged if each.severity), key=lambda each: -each.severity)
 
 
-def summary(judged: list[Alarm], shown: StreamReport, evidence: HubFacts) -> str:
+def summary(judged: list[CheckFinding], shown: StreamReport, evidence: HubFacts) -> str:
     """Say all of it in one line, as monitors show it."""
     if judged:
         return f"{judged[0].severity.name} - {'; '.join(lines_by_place((each.place, each.text) for each in judged))}"
@@ -85,7 +87,7 @@ def summary(judged: list[Alarm], shown: StreamReport, evidence: HubFacts) -> str
     return f"OK - {len(shown.streams)} streams, {copies}{watched}"
 
 
-def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Alarm]:
+def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[CheckFinding]:
     for each in wanted:
         place = str(each.place)
         if each.place in found.unreachable:
@@ -93,51 +95,53 @@ def _streams(wanted: Iterable[Desired], found: Found) -> Iterator[Alarm]:
         if isinstance(each, DesiredConsumer):
             if _is_lacking(each, found):
                 text = f"{each.stream} lacks the consumer {each.name}, {_lost_without(each)}: apply makes it again"
-                yield AlarmKind.CONSUMER_MISSING.of(place, text)
+                yield CheckKind.CONSUMER_MISSING.of(place, text)
             yield from _paused(each, found)
             continue
         stream = found.streams.get(each.key)
         if stream is None and (*each.key, "") not in found.silent:
-            yield AlarmKind.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
+            yield CheckKind.STREAM_MISSING.of(place, f"{each.name} is missing: apply creates it")
         if stream is not None and stream.is_sealed:
-            yield AlarmKind.STREAM_SEALED.of(place, sealed(each.key))
+            yield CheckKind.STREAM_SEALED.of(place, sealed(each.key))
         if stream is not None:
             yield from _health(each, stream)
 
 
-def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[Alarm]:
+def _harms(wanted: Iterable[Desired], found: Found) -> Iterator[CheckFinding]:
     """Tell of what somebody set by hand, and breaks what a stream promises."""
     for stream, harm in found_harms(wanted, found):
         text = f"{stream.name} {harm.text}{': apply mends it' if harm.mended else ''}"
-        severity = AlarmLevel.CRITICAL if harm.loses else AlarmLevel.WARNING
-        yield AlarmKind.PROMISE_BROKEN.of(str(stream.place), text, severity)
+        severity = CheckStatus.CRITICAL if harm.loses else CheckStatus.WARNING
+        yield CheckKind.PROMISE_BROKEN.of(str(stream.place), text, severity)
 
 
-def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[Alarm]:
+def _refused(wanted: Iterable[Desired], found: Found) -> Iterator[CheckFinding]:
     """Tell of copies that apply would not make, and that somebody else made or made so; and of what hinders nothing."""
     wanted = tuple(wanted)
     refused = [f"{line}: until then apply changes nothing" for line in refusals(wanted, found)]
     for line in (*refused, *gatherings(wanted, found)):
         place, _, text = line.partition(": ")
-        yield AlarmKind.COPY_REFUSED.of(place, text)
+        yield CheckKind.COPY_REFUSED.of(place, text)
 
 
-def _fullnesses(topology: TopologySettings, wanted: Iterable[Desired], found: Found, limits: Limits) -> Iterator[Alarm]:
+def _fullnesses(
+    topology: TopologySettings, wanted: Iterable[Desired], found: Found, limits: Limits
+) -> Iterator[CheckFinding]:
     for each in fullnesses(topology, (it for it in wanted if isinstance(it, DesiredStream)), found):
         severity = limits.severity(each.share, limits.fullness)
-        yield AlarmKind.NEARLY_FULL.of(
-            str(each.place), each.text, severity if each.refuses else min(severity, AlarmLevel.WARNING)
+        yield CheckKind.NEARLY_FULL.of(
+            str(each.place), each.text, severity if each.refuses else min(severity, CheckStatus.WARNING)
         )
 
 
-def _paused(wanted: DesiredConsumer, found: Found) -> Iterator[Alarm]:
+def _paused(wanted: DesiredConsumer, found: Found) -> Iterator[CheckFinding]:
     consumer = found.consumers.get(wanted.key)
     if consumer is not None and consumer.paused:
         text = (
             f"somebody has paused the consumer {wanted.name} of {wanted.stream} until {consumer.config['pause_until']}"
         )
         resume = f"nats consumer resume {wanted.stream} {wanted.name}"
-        yield AlarmKind.CONSUMER_PAUSED.of(str(wanted.place), f"{text}, and {_lost_without(wanted)}: {resume}")
+        yield CheckKind.CONSUMER_PAUSED.of(str(wanted.place), f"{text}, and {_lost_without(wanted)}: {resume}")
 
 
 def _lost_without(consumer: DesiredConsumer) -> str:
@@ -146,16 +150,16 @@ def _lost_without(consumer: DesiredConsumer) -> str:
     return "its site hears nothing of it" if consumer.stream == POLICY else "its relay passes nothing on"
 
 
-def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[Alarm]:
+def _health(wanted: DesiredStream, stream: FoundStream) -> Iterator[CheckFinding]:
     place = str(wanted.place)
     if stream.cluster.name and not stream.cluster.leader:
-        yield AlarmKind.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
+        yield CheckKind.NO_LEADER.of(place, f"{wanted.name} has no leader: it takes no messages")
     away = [each.name for each in stream.cluster.replicas if each.offline or not each.current]
     if away:
-        yield AlarmKind.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
+        yield CheckKind.REPLICAS_AWAY.of(place, f"{wanted.name} has replicas behind or away: {', '.join(away)}")
     if stream.state.lost.msgs:
         text = f"{wanted.name} has lost {len(stream.state.lost.msgs):,} messages from its store"
-        yield AlarmKind.MESSAGES_LOST.of(place, text)
+        yield CheckKind.MESSAGES_LOST.of(place, text)
 
 
 def _copyings(shown: StreamReport, wanted: Iterable[Desired], found: Found) -> Iterator[ReplicationRow]:
@@ -180,62 +184,62 @@ def _is_lacking(consumer: DesiredConsumer, found: Found) -> bool:
     return consumer.wanted and is_answered and consumer.key not in found.consumers
 
 
-def _copying(row: ReplicationRow, evidence: HubFacts, limits: Limits) -> Iterator[Alarm]:
+def _copying(row: ReplicationRow, evidence: HubFacts, limits: Limits) -> Iterator[CheckFinding]:
     origin = f"{row.source} of {row.source_place}"
     if row.missing:
-        yield AlarmKind.COPY_MISSING.of(row.place, not_copied(row))
+        yield CheckKind.COPY_MISSING.of(row.place, not_copied(row))
     elif row.error:
-        yield AlarmKind.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
+        yield CheckKind.COPY_FAILING.of(row.place, f"{row.stream} cannot copy {origin}: {row.error}")
     elif row.silent_us < 0:
-        yield AlarmKind.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
+        yield CheckKind.ORIGIN_SILENT.of(row.place, f"{row.stream} does not hear from {origin}")
     else:
         text = f"{row.stream} has not heard from {origin} for {format_duration(row.silent_us)}"
-        yield AlarmKind.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
+        yield CheckKind.ORIGIN_SILENT.of(row.place, text, limits.severity(row.silent_us, limits.silent))
     if row.beyond:
-        yield AlarmKind.ANOTHER_PAST.of(row.place, another_past(row))
+        yield CheckKind.ANOTHER_PAST.of(row.place, another_past(row))
     waiting = evidence.waiting.get(row.key)
     if waiting is not None and row.behind:
         waited = f"the oldest waits for {format_duration(waiting.age)}"
         text = f"{row.stream} is {row.behind:,} messages behind {origin}, {waited}"
-        yield AlarmKind.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
+        yield CheckKind.COPY_BEHIND.of(row.place, text, limits.severity(waiting.age, limits.waiting))
         yield from _retention(row, origin, waiting, limits)
 
 
-def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limits) -> Iterator[Alarm]:
+def _retention(row: ReplicationRow, origin: str, waiting: Waiting, limits: Limits) -> Iterator[CheckFinding]:
     """Compare what a copy lacks with what its origin lets go of, by time or by room."""
     gone = waiting.first_sequence - (row.taken or 0) - 1
     if row.taken and gone > 0:
-        yield AlarmKind.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
+        yield CheckKind.RETENTION_NEAR.of(row.place, f"{origin} has let go of up to {gone:,} that {row.stream} lacks")
     share = waiting.age / waiting.max_age if waiting.max_age else 0.0
     left = format_duration(max(0, waiting.max_age - waiting.age))
     text = f"{origin} lets go of what {row.stream} lacks"
-    yield AlarmKind.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
+    yield CheckKind.RETENTION_NEAR.of(row.place, f"{text} in {left}", limits.severity(share, limits.retention_share))
     if waiting.fullness > _LETS_GO:
         severity = limits.severity(waiting.share, limits.retention_share)
-        yield AlarmKind.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
+        yield CheckKind.RETENTION_NEAR.of(row.place, f"{text}, since it is full", severity)
 
 
-def _watermarks(topology: TopologySettings, evidence: HubFacts, limits: Limits) -> Iterator[Alarm]:
+def _watermarks(topology: TopologySettings, evidence: HubFacts, limits: Limits) -> Iterator[CheckFinding]:
     """Where the settings name a region's sites, these are expected and no others; else whoever has ever spoken is."""
     named = {(site.region, site.name) for site in topology.sites}
     spoken = {(block.region, block.site) for block in evidence.blocks}
     if evidence.archive_read:
         for region, site in sorted(named - spoken):
-            yield AlarmKind.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
+            yield CheckKind.SITE_UNHEARD.of(region, f"no watermark of {site} has ever come")
     regions_with_names = {region for region, _ in named}
     for block in evidence.blocks:
         if block.region in regions_with_names and (block.region, block.site) not in named:
             continue
         late = evidence.now - block.observed_through
         text = f"the last watermark of {block.name} vouches up to {format_duration(max(0, late))} ago"
-        yield AlarmKind.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
+        yield CheckKind.WATERMARK_LATE.of(block.region, text, limits.severity(late, limits.watermark))
         waits = evidence.now - block.policy_waits_since if block.policy_waits_since else 0
         if waits > limits.watermark[0]:
             text = f"{block.name} has not taken what the hub's policy said {format_duration(waits)} ago"
-            yield AlarmKind.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
+            yield CheckKind.POLICY_WAITS.of(block.region, f"{text}: muster-aggregator policy show")
 
 
-def _ordinals(topology: TopologySettings, evidence: HubFacts) -> Iterator[Alarm]:
+def _ordinals(topology: TopologySettings, evidence: HubFacts) -> Iterator[CheckFinding]:
     taken_again = {each.name for each in topology.regions if not is_beside_the_archive(topology, each)}
     for block in evidence.blocks:
         if block.missing:
@@ -243,23 +247,23 @@ def _ordinals(topology: TopologySettings, evidence: HubFacts) -> Iterator[Alarm]
             lacks = f"the archive lacks {count:,} advisories of {block.name} ({_ranges(block)})"
             helps = f"; apply --again {block.region} takes once more what is still in FLEET"
             text = f"{lacks}: its time is unknown from there on{helps if block.region in taken_again else ''}"
-            yield AlarmKind.ADVISORIES_MISSING.of(block.region, text)
+            yield CheckKind.ADVISORIES_MISSING.of(block.region, text)
 
 
-def _quarantined(topology: TopologySettings, evidence: HubFacts) -> Iterator[Alarm]:
+def _quarantined(topology: TopologySettings, evidence: HubFacts) -> Iterator[CheckFinding]:
     for block in evidence.unreadable:
         text = f"the last watermark of {block.site}, block {block.block}, cannot be read, and is quarantined"
-        yield AlarmKind.RECORDS_REFUSED.of(block.region, text)
+        yield CheckKind.RECORDS_REFUSED.of(block.region, text)
     for each in evidence.blocks:
         if each.refused_count:
             text = f"{each.refused_count:,} records of {each.name} cannot be read, and are quarantined"
-            yield AlarmKind.RECORDS_REFUSED.of(each.region, text)
+            yield CheckKind.RECORDS_REFUSED.of(each.region, text)
     for (region, site), count in sorted(evidence.crowded.items()):
         text = f"{site} has {count:,} stream blocks, and {topology.blocks_per_site:,} count"
-        yield AlarmKind.TOO_MANY_BLOCKS.of(region, text)
+        yield CheckKind.TOO_MANY_BLOCKS.of(region, text)
 
 
-def _rivals(evidence: HubFacts) -> Iterator[Alarm]:
+def _rivals(evidence: HubFacts) -> Iterator[CheckFinding]:
     for block in evidence.blocks:
         if block.rivals is None:
             if block.twice:
@@ -267,17 +271,17 @@ def _rivals(evidence: HubFacts) -> Iterator[Alarm]:
                     f"two advisories of {block.name} have the ordinal {block.twice:,}, so that nothing is known of it"
                 )
                 helps = "an older copy of the agent's store was put back; begin its store anew"
-                yield AlarmKind.PUT_BACK.of(block.region, f"{what}: {helps}")
+                yield CheckKind.PUT_BACK.of(block.region, f"{what}: {helps}")
             continue
         one, other, is_copy = block.rivals
         if is_copy:
             what = f"count the advisories of {block.name}, incarnation {one.incarnation}, in two ways"
             helps = "an older copy of the agent's store was put back; begin its store anew"
-            kind = AlarmKind.PUT_BACK
+            kind = CheckKind.PUT_BACK
         else:
             what = f"both speak for {block.name}, and are no pair"
             helps = "end one of them, make them a pair, or give each site a name of its own"
-            kind = AlarmKind.CONTESTED
+            kind = CheckKind.CONTESTED
         yield kind.of(block.region, f"{one} and {other} {what}, so that nothing is known of it: {helps}")
 
 

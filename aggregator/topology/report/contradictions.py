@@ -22,7 +22,7 @@ from shared.wire import Watermark
 EVERY_WATERMARK = f"{ROOT}.*.*.*.watermark"
 
 
-class Spoken(msgspec.Struct, frozen=True):
+class WatermarkClaim(msgspec.Struct, frozen=True):
     """One watermark: who made it, of which past of the stream, and how many advisories it counts by when."""
 
     agent: str
@@ -38,33 +38,33 @@ class Spoken(msgspec.Struct, frozen=True):
 class Rivals(NamedTuple):
     """Two runs of agents that contradict each other; ``is_copy``: of two copies of one store."""
 
-    one: Spoken
-    other: Spoken
+    one: WatermarkClaim
+    other: WatermarkClaim
     is_copy: bool
 
 
-async def read_voices(client: Client, archive: StreamKey, since: int) -> dict[BlockId, list[Spoken]]:
+async def read_voices(client: Client, archive: StreamKey, since: int) -> dict[BlockId, list[WatermarkClaim]]:
     """Read the watermarks of all blocks since an instant, as they came; raise RequestFailed, ApiError."""
-    voices: dict[BlockId, list[Spoken]] = {}
+    voices: dict[BlockId, list[WatermarkClaim]] = {}
     async for message in read_messages(client, archive, EVERY_WATERMARK, since):
         said = parse_subject(message.subject)
         watermark = judged_watermark(message.body, said.block_id, 0) if said is not None else None
         if said is not None and isinstance(watermark, Watermark):
-            values = (getattr(watermark, name) for name in Spoken.__struct_fields__)
-            voices.setdefault(said.block_id, []).append(Spoken(*values))
+            values = (getattr(watermark, name) for name in WatermarkClaim.__struct_fields__)
+            voices.setdefault(said.block_id, []).append(WatermarkClaim(*values))
     return voices
 
 
-def rivals(voices: Sequence[Spoken]) -> Rivals | None:
+def rivals(voices: Sequence[WatermarkClaim]) -> Rivals | None:
     """Find who contradicts whom in a block's watermarks, as they came; None: nobody.
 
     An incarnation that another follows has ended, by the stream's time or in the archive. In one, no later watermark
     counts fewer advisories. Both hold of a pair, whose members may take turns, and of what a copy takes once more.
     """
-    lives: dict[str, list[tuple[int, Spoken]]] = {}
+    lives: dict[str, list[tuple[int, WatermarkClaim]]] = {}
     for place, voice in enumerate(voices):
         lives.setdefault(voice.incarnation, []).append((place, voice))
-    furthest: list[tuple[int, Spoken]] = []
+    furthest: list[tuple[int, WatermarkClaim]] = []
     for life in sorted(lives.values(), key=lambda life: min(map(_through, life))):
         if furthest and not _follows(life, furthest):
             return Rivals(furthest[-1][1], life[-1][1], is_copy=False)
@@ -76,10 +76,10 @@ def rivals(voices: Sequence[Spoken]) -> Rivals | None:
     return None
 
 
-def _follows(life: list[tuple[int, Spoken]], other: list[tuple[int, Spoken]]) -> bool:
+def _follows(life: list[tuple[int, WatermarkClaim]], other: list[tuple[int, WatermarkClaim]]) -> bool:
     is_later = min(map(_through, life)) >= max(map(_through, other))
     return is_later or life[0][0] > other[-1][0] or other[0][0] > life[-1][0]
 
 
-def _through(placed: tuple[int, Spoken]) -> int:
+def _through(placed: tuple[int, WatermarkClaim]) -> int:
     return placed[1].observed_through_us

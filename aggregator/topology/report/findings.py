@@ -10,20 +10,20 @@ import msgspec
 from shared.nats.expiry import RENEWAL
 
 
-class AlarmLevel(IntEnum):
-    """As monitors count: the exit codes."""
+class CheckStatus(IntEnum):
+    """The status of a check, which is the exit code by the convention of monitoring plugins."""
 
     OK = 0
     WARNING = 1
     CRITICAL = 2
 
 
-_W, _C = (AlarmLevel.WARNING,), (AlarmLevel.CRITICAL,)
-_GRADED = (AlarmLevel.WARNING, AlarmLevel.CRITICAL)
+_W, _C = (CheckStatus.WARNING,), (CheckStatus.CRITICAL,)
+_GRADED = (CheckStatus.WARNING, CheckStatus.CRITICAL)
 
 
 @unique
-class AlarmKind(Enum):
+class CheckKind(Enum):
     """One kind of finding: how bad it can be, what it means in one sentence, and what helps."""
 
     SETTINGS_WRONG = (
@@ -184,22 +184,22 @@ class AlarmKind(Enum):
         "begin the agent's store anew: move agent.db, -wal and -shm away, leave agent.db.marker, and start it",
     )
 
-    def __init__(self, severities: tuple[AlarmLevel, ...], meaning: str, remedy: str) -> None:
+    def __init__(self, severities: tuple[CheckStatus, ...], meaning: str, remedy: str) -> None:
         self.severities, self.meaning, self.remedy = severities, meaning, remedy
 
     @property
     def stable_name(self) -> str:
         return self.name.lower()
 
-    def of(self, place: str, text: str, severity: AlarmLevel | None = None) -> "Alarm":
+    def of(self, place: str, text: str, severity: CheckStatus | None = None) -> "CheckFinding":
         """Say that it holds of a place; ``severity`` where the kind has more than one."""
-        return Alarm(self, self.severities[-1] if severity is None else severity, place, text)
+        return CheckFinding(self, self.severities[-1] if severity is None else severity, place, text)
 
 
-class Alarm(msgspec.Struct, frozen=True):
+class CheckFinding(msgspec.Struct, frozen=True):
     """One thing that is wrong, in one line."""
 
-    kind: AlarmKind
-    severity: AlarmLevel
+    kind: CheckKind
+    severity: CheckStatus
     place: str
     text: str

@@ -5,46 +5,46 @@ from collections import Counter
 from aggregator.terminal import format_table
 from aggregator.topology.desired.model import lines_by_place
 from aggregator.topology.report.tables import ReplicationRow, StreamReport, StreamRow
-from shared.command_line.tables import UNWRAPPED, Field
+from shared.command_line.tables import UNWRAPPED, TableColumn
 from shared.instants import format_duration
 from shared.sizes import format_size
 
-_STREAM_COLUMNS: tuple[Field[StreamRow], ...] = (
-    Field("stream", lambda row: row.name),
-    Field("kind", lambda row: row.kind, spare=1),
-    Field("domain", lambda row: row.place),
-    Field(
+_STREAM_COLUMNS: tuple[TableColumn[StreamRow], ...] = (
+    TableColumn("stream", lambda row: row.name),
+    TableColumn("kind", lambda row: row.kind, spare=1),
+    TableColumn("domain", lambda row: row.place),
+    TableColumn(
         "stored",
         lambda row: f"{row.storage}, R{row.replicas}" if row.storage else row.error.partition(":")[0],
         wraps=True,
     ),
-    Field("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
-    Field("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
-    Field("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True, spare=3),
-    Field("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
-    Field("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
-    Field("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
-    Field("consumers", lambda row: str(row.consumers) if row.storage else "", right=True, spare=2),
+    TableColumn("messages", lambda row: f"{row.messages:,}" if row.storage else "", right=True),
+    TableColumn("size", lambda row: format_size(row.bytes) if row.storage else "", right=True),
+    TableColumn("first", lambda row: f"{row.first_sequence:,}" if row.storage else "", right=True, spare=3),
+    TableColumn("last", lambda row: f"{row.last_sequence:,}" if row.storage else "", right=True),
+    TableColumn("deleted", lambda row: f"{row.deleted:,}" if row.deleted else "", right=True),
+    TableColumn("lost", lambda row: f"{row.lost:,}" if row.lost else "", right=True),
+    TableColumn("consumers", lambda row: str(row.consumers) if row.storage else "", right=True, spare=2),
 )
-_SERVER_COLUMNS: tuple[Field[StreamRow], ...] = (
-    Field("stream", lambda row: row.name),
-    Field("domain", lambda row: row.place),
-    Field("placement", lambda row: ", ".join(row.placement), wraps=True),
-    Field("servers", lambda row: row.cluster, wraps=True),
+_SERVER_COLUMNS: tuple[TableColumn[StreamRow], ...] = (
+    TableColumn("stream", lambda row: row.name),
+    TableColumn("domain", lambda row: row.place),
+    TableColumn("placement", lambda row: ", ".join(row.placement), wraps=True),
+    TableColumn("servers", lambda row: row.cluster, wraps=True),
 )
-_COPY_COLUMNS: tuple[Field[ReplicationRow], ...] = (
-    Field("stream", lambda row: row.stream),
-    Field("domain", lambda row: row.place),
-    Field("kind", lambda row: row.kind.removesuffix(" source"), spare=1),
-    Field("api", lambda row: row.api, spare=3),
-    Field("source", lambda row: row.source),
+_COPY_COLUMNS: tuple[TableColumn[ReplicationRow], ...] = (
+    TableColumn("stream", lambda row: row.stream),
+    TableColumn("domain", lambda row: row.place),
+    TableColumn("kind", lambda row: row.kind.removesuffix(" source"), spare=1),
+    TableColumn("api", lambda row: row.api, spare=3),
+    TableColumn("source", lambda row: row.source),
 )
-_PROGRESS_COLUMNS: tuple[Field[ReplicationRow], ...] = (
-    Field("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
-    Field("lag", lambda row: f"{row.lag:,}", right=True, spare=2),
-    Field("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
-    Field("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
-    Field("error", lambda row: "below" if row.error else ""),
+_PROGRESS_COLUMNS: tuple[TableColumn[ReplicationRow], ...] = (
+    TableColumn("heard", lambda row: "never" if row.silent_us < 0 else format_duration(row.silent_us), right=True),
+    TableColumn("lag", lambda row: f"{row.lag:,}", right=True, spare=2),
+    TableColumn("taken", lambda row: "?" if row.taken is None else f"{row.taken:,}", right=True),
+    TableColumn("behind", lambda row: "?" if row.behind is None else f"{row.behind:,}", right=True),
+    TableColumn("error", lambda row: "below" if row.error else ""),
 )
 
 
@@ -58,7 +58,9 @@ def format_report(report: StreamReport, width: int = UNWRAPPED) -> str:
     filtered = [row for row in report.replication if row.takes]
     alike = [row for row in filtered if told_apart[row.place, row.stream, row.api, row.source] > 1]
     if report.replication:
-        takes = Field[ReplicationRow]("takes", lambda row: ", ".join(row.takes) if row in alike else "", wraps=True)
+        takes = TableColumn[ReplicationRow](
+            "takes", lambda row: ", ".join(row.takes) if row in alike else "", wraps=True
+        )
         parts.append(format_table((*_COPY_COLUMNS, takes, *_PROGRESS_COLUMNS), report.replication, width))
     remarks = [
         (row.place, f"{row.stream} takes only {', '.join(row.takes)} of {row.source}")

@@ -29,8 +29,8 @@ from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import (
     Incident,
     IncidentCause,
-    IncidentEnd,
     IncidentKey,
+    IncidentOutcome,
     IncidentRules,
     incident_id,
 )
@@ -70,7 +70,7 @@ def ended(incident: Incident) -> Incident:
         incident,
         node_count=0,
         ended_at_us=now_us() - SECOND,
-        outcome=IncidentEnd.RECOVERED,
+        outcome=IncidentOutcome.RECOVERED,
         known_until_us=now_us(),
     )
 
@@ -468,7 +468,7 @@ def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_le
     clear = an_incident(at, known_until_us=at + 2 * MINUTE, node_count=0, clear_since_us=at + MINUTE)
     began = "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
     assert words(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
-    ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=IncidentEnd.RECOVERED)
+    ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=IncidentOutcome.RECOVERED)
     assert words(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
 
 

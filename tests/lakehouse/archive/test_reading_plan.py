@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.archive.reader import StreamStand
+from aggregator.archive.reader import StreamContents
 from aggregator.lakehouse.archive.reading_plan import ReadingPlan, Refused, Span, plan_reading
 from aggregator.lakehouse.tables.position import NOWHERE, HubPosition
 from aggregator.lakehouse.tables.schemas import BRONZE
@@ -11,10 +11,10 @@ from aggregator.lakehouse.unchanged import reached_by_all, tables_at
 CREATED = 1_700_000_000_000_000
 
 
-def stream(name: str, first: int, last: int, created_at: int = CREATED, first_at: int | None = None) -> StreamStand:
+def stream(name: str, first: int, last: int, created_at: int = CREATED, first_at: int | None = None) -> StreamContents:
     count = max(0, last - first + 1)
     begins = created_at if first_at is None else first_at
-    return StreamStand(name, created_at, first, last, count, byte_count=0, first_at=begins if count else 0)
+    return StreamContents(name, created_at, first, last, count, byte_count=0, first_at=begins if count else 0)
 
 
 def at(sequence: int, name: str = "ARCHIVE", created_at: int = CREATED) -> HubPosition:
@@ -59,7 +59,7 @@ def test_a_run_reads_as_far_as_the_report_does_unless_it_lags_behind_the_tables(
         (at(50, "OLD"), stream("ARCHIVE", 1, 90), "the tables were made from OLD, the settings say ARCHIVE"),
     ],
 )
-def test_another_past_is_refused_with_the_remedy(stand: HubPosition, archive: StreamStand, said: str) -> None:
+def test_another_past_is_refused_with_the_remedy(stand: HubPosition, archive: StreamContents, said: str) -> None:
     with pytest.raises(Refused, match=said) as refused:
         plan_reading([stand], archive, stream("REPORT", 1, 90))
     assert "path to a new directory" in str(refused.value)

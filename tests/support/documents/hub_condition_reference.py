@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from aggregator.topology.report.findings import AlarmKind
+from aggregator.topology.report.findings import CheckKind
 
 _INTRODUCTION = """\
 # What `check` finds
@@ -21,11 +21,11 @@ def hub_condition_reference() -> str:
 
 def _lines() -> Iterator[str]:
     yield _INTRODUCTION
-    for kind in AlarmKind:
+    for kind in CheckKind:
         yield from _section(kind)
 
 
-def _section(kind: AlarmKind) -> Iterator[str]:
+def _section(kind: CheckKind) -> Iterator[str]:
     severities = " or ".join(severity.name.lower() for severity in kind.severities)
     yield f"## `{kind.stable_name}`\n"
     yield f"{kind.meaning} ({severities})\n"

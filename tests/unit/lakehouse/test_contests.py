@@ -2,17 +2,19 @@
 
 import pytest
 
-from aggregator.archive.contests import QUIET, Contest, LifeSpan, Silence, contests, silent_throughout
+from aggregator.archive.contests import QUIET, Contest, IncarnationSpan, Silence, contests, silent_throughout
 from shared.instants import HOUR
 
 BLOCK = ("eu-west", "dub1", "nodes")
 
 
-def life(name: str, first: int, last: int, *, since: int = -1, archived: tuple[int, int] | None = None) -> LifeSpan:
+def life(
+    name: str, first: int, last: int, *, since: int = -1, archived: tuple[int, int] | None = None
+) -> IncarnationSpan:
     """Give an incarnation that is heard from one hour to another; it is archived as it is heard, or in other hours."""
     arrived = archived or (first, last)
     instants = (first if since < 0 else since, first, last, *arrived)
-    return LifeSpan(BLOCK, name, *(hour * HOUR for hour in instants))
+    return IncarnationSpan(BLOCK, name, *(hour * HOUR for hour in instants))
 
 
 def contest(earlier: str, later: str, hours: tuple[int, int], silent: str, since: int = 0) -> Contest:
@@ -39,7 +41,7 @@ def contest(earlier: str, later: str, hours: tuple[int, int], silent: str, since
     ],
 )
 def test_contests_are_of_incarnations_that_overlap_in_both_times(
-    lives: list[LifeSpan], expected: list[Contest]
+    lives: list[IncarnationSpan], expected: list[Contest]
 ) -> None:
     assert contests(lives) == contests(reversed(lives)) == expected
 

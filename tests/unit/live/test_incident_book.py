@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
-from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentEnd, IncidentRules
+from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentOutcome, IncidentRules
 from aggregator.live.fold.view import Source
 from shared.instants import LATEST, MINUTE, SECOND
 from shared.policy import CancelMaintenance, DeclareMaintenance, Order, Scope
@@ -83,7 +83,7 @@ def test_a_silent_block_hides_no_outage_of_the_sites_other_blocks(fleet: Minutes
     fleet.tell(70, *(main.recovered(name, START + 70 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(71, 75), main)
     over = [each for each in fleet.changed if each.ended_at_us is not None]
-    assert [(each.incident_id, each.outcome) for each in over] == [(stale.incident_id, IncidentEnd.RECOVERED)]
+    assert [(each.incident_id, each.outcome) for each in over] == [(stale.incident_id, IncidentOutcome.RECOVERED)]
 
 
 @pytest.mark.parametrize("said_last", ["stale", "recovered"])
@@ -136,7 +136,9 @@ def test_the_hosts_of_an_incident_that_are_stale_in_another_block_of_a_site_that
     fleet.tell(12, rack9.recovered("pdu1", START + 12 * MINUTE), watched=(main, rack9))
     fleet.until(range(13, 18), main, rack9)
     assert fleet.incident(IncidentCause.STALE) is None
-    assert [each.outcome for each in fleet.changed if each.cause is IncidentCause.STALE][-1] is IncidentEnd.RECOVERED
+    assert [each.outcome for each in fleet.changed if each.cause is IncidentCause.STALE][
+        -1
+    ] is IncidentOutcome.RECOVERED
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
@@ -173,7 +175,7 @@ def test_a_block_that_is_known_again_adds_nobody_to_the_incident_of_another(
     fleet.until(range(21, 25), main, rack9)
     over = [each for each in fleet.changed if each.ended_at_us is not None and each.cause is IncidentCause.STALE]
     assert [(each.incident_id, each.outcome, each.most_count) for each in over] == [
-        (stale.incident_id, IncidentEnd.RECOVERED, 1)
+        (stale.incident_id, IncidentOutcome.RECOVERED, 1)
     ]
 
 
@@ -249,7 +251,7 @@ def test_an_incident_that_goes_on_under_its_old_id_is_told_anew_and_once_across_
     fleet.until(range(2, 9))
     ((first, _),) = told(fleet.book)
     (incident,) = fleet.book.open.values()
-    over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=IncidentEnd.RETIRED)
+    over = msgspec.structs.replace(incident, ended_at_us=START + 9 * MINUTE, outcome=IncidentOutcome.RETIRED)
     fleet.book.save([over])
     assert told(fleet.book) == [(first, "ended")]
     fleet.book.save([incident])
@@ -268,7 +270,7 @@ def test_who_was_told_of_an_end_that_was_taken_back_meanwhile_is_told_of_the_nex
     ((first, _),) = told(fleet.book)
     (incident,) = fleet.book.open.values()
     ends = [
-        msgspec.structs.replace(incident, ended_at_us=START + minute * MINUTE, outcome=IncidentEnd.RECOVERED)
+        msgspec.structs.replace(incident, ended_at_us=START + minute * MINUTE, outcome=IncidentOutcome.RECOVERED)
         for minute in (9, 12, 15)
     ]
     fleet.book.save(ends[:1])

@@ -8,8 +8,8 @@ from aggregator.live.alerts.incidents import (
     HubTimes,
     Incident,
     IncidentCause,
-    IncidentEnd,
     IncidentKey,
+    IncidentOutcome,
     IncidentRules,
     judge,
 )
@@ -151,7 +151,7 @@ def test_an_incident_ends_when_it_has_been_away_for_long_enough_and_flapping_is_
     watch.see(Site(known_until_us=NOON + 8 * MINUTE))
     assert watch.open == {}
     assert [each.ended_at_us for each in watch.ended] == [NOON + 5 * MINUTE]
-    assert watch.ended[0].outcome is IncidentEnd.RECOVERED
+    assert watch.ended[0].outcome is IncidentOutcome.RECOVERED
     assert watch.ended[0].most_count == 20
 
 
@@ -193,7 +193,7 @@ def test_retired_senders_have_not_recovered() -> None:
     watch.see(Site(stale=many(20), known_until_us=NOON + MINUTE))
     for minutes in (60, 63):
         watch.see(Site(expected_count=210, retired_count=20, known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [IncidentEnd.RETIRED]
+    assert [each.outcome for each in watch.ended] == [IncidentOutcome.RETIRED]
 
 
 def test_a_site_that_nobody_watches_is_an_incident_with_its_reason() -> None:
@@ -226,13 +226,13 @@ def test_an_agent_of_a_pair_that_is_alone_for_long_is_an_incident_until_the_othe
     watch.see(Site(known_until_us=back, observed_since_us=back), now=back + 3 * MINUTE)
     assert [
         (each.cause, each.ended_at_us, each.outcome) for each in watch.ended if each.cause is IncidentCause.ALONE
-    ] == [(IncidentCause.ALONE, back, IncidentEnd.RECOVERED)]
+    ] == [(IncidentCause.ALONE, back, IncidentOutcome.RECOVERED)]
     watch.see(msgspec.structs.replace(alone, alone_since_us=back), now=back + 2 * MINUTE)
     gone = msgspec.structs.replace(alone, gone=True)
     watch.see(gone, now=back + 4 * MINUTE)
     watch.see(gone, now=back + 7 * MINUTE)
     assert ALONE not in watch.open
-    assert watch.ended[-1].outcome is IncidentEnd.RETIRED
+    assert watch.ended[-1].outcome is IncidentOutcome.RETIRED
 
 
 def test_who_is_alone_after_maintenance_is_so_since_its_end() -> None:
@@ -317,7 +317,7 @@ def test_what_an_incident_took_is_told_of_those_that_were_expected_then() -> Non
     for minutes in (2, 6):
         watch.see(Site(expected_count=16, retired_count=214, known_until_us=NOON + minutes * MINUTE))
     (over,) = watch.ended
-    assert (over.most_count, over.expected_count, over.outcome) == (214, 230, IncidentEnd.RETIRED)
+    assert (over.most_count, over.expected_count, over.outcome) == (214, 230, IncidentOutcome.RETIRED)
 
 
 def test_who_has_just_begun_to_read_calls_nobody_unknown_yet() -> None:
@@ -470,7 +470,7 @@ def test_where_nobody_is_expected_any_more_no_incident_opens_and_an_open_one_end
         watch.see(gone, now=NOON + minutes * MINUTE)
     assert list(watch.open) == [key]
     watch.see(gone, now=NOON + 93 * MINUTE)
-    assert [(each.key, each.outcome) for each in watch.ended] == [(key, IncidentEnd.RETIRED)]
+    assert [(each.key, each.outcome) for each in watch.ended] == [(key, IncidentOutcome.RETIRED)]
 
 
 def test_a_region_is_lost_by_the_sites_of_which_anything_is_expected() -> None:
@@ -492,7 +492,7 @@ def test_what_vanished_ends_where_an_operator_has_closed_it() -> None:
     watch.see(*sites[1:2], *more, now=NOON + 63 * MINUTE)
     assert set(watch.open) == {UNKNOWN}
     assert {(each.key.region, each.key.site, each.outcome) for each in watch.ended} == {
-        ("eu", "closed", IncidentEnd.RETIRED), ("ap", "", IncidentEnd.RETIRED)
+        ("eu", "closed", IncidentOutcome.RETIRED), ("ap", "", IncidentOutcome.RETIRED)
     }  # fmt: skip
 
 
@@ -546,7 +546,7 @@ def test_a_region_that_has_grown_has_not_recovered_while_as_many_of_its_sites_ar
     assert ([each.incident_id for each in watch.open.values()], watch.ended) == ([began], [])
     for minutes in (21, 24):
         watch.see(*sites(minutes, 6, 1), now=NOON + minutes * MINUTE)
-    assert [(each.incident_id, each.outcome) for each in watch.ended] == [(began, IncidentEnd.RECOVERED)]
+    assert [(each.incident_id, each.outcome) for each in watch.ended] == [(began, IncidentOutcome.RECOVERED)]
 
 
 def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_are_stale() -> None:
@@ -557,7 +557,7 @@ def test_a_site_that_has_grown_has_not_recovered_while_as_many_of_its_senders_ar
     assert (list(watch.open), watch.ended) == ([STALE], [])
     for minutes in (21, 24):
         watch.see(Site(expected_count=2000, known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [IncidentEnd.RECOVERED]
+    assert [each.outcome for each in watch.ended] == [IncidentOutcome.RECOVERED]
 
 
 @pytest.mark.parametrize("others", [3, 7])
@@ -572,7 +572,7 @@ def test_a_site_that_has_grown_has_recovered_with_those_that_were_stale_whoever_
     assert (list(watch.open), watch.ended) == ([STALE], [])
     for minutes in (61, 64):
         watch.see(Site(expected_count=1010, stale=many(1) | few, known_until_us=NOON + minutes * MINUTE))
-    assert [(each.outcome, each.most_count) for each in watch.ended] == [(IncidentEnd.RECOVERED, 3)]
+    assert [(each.outcome, each.most_count) for each in watch.ended] == [(IncidentOutcome.RECOVERED, 3)]
 
 
 def test_a_few_that_were_stale_all_along_keep_no_incident_of_many_open() -> None:
@@ -580,7 +580,7 @@ def test_a_few_that_were_stale_all_along_keep_no_incident_of_many_open() -> None
     watch.see(Site(expected_count=4000, stale=many(300), known_until_us=NOON + MINUTE))
     for minutes in (2, 5):
         watch.see(Site(expected_count=4000, stale=many(60), known_until_us=NOON + minutes * MINUTE))
-    assert [each.outcome for each in watch.ended] == [IncidentEnd.RECOVERED]
+    assert [each.outcome for each in watch.ended] == [IncidentOutcome.RECOVERED]
 
 
 def test_a_region_whose_source_is_back_is_not_lost_by_the_few_sites_that_stay_silent() -> None:

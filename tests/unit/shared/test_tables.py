@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from aggregator.terminal import format_table as format_with_rich
-from shared.command_line.tables import UNWRAPPED, WIDEST, Field, format_table, stack, visible
+from shared.command_line.tables import UNWRAPPED, WIDEST, TableColumn, format_table, stack, visible
 from shared.command_line.terminal import json_text
 
 HOSTILE = {
@@ -29,10 +29,10 @@ class Node(NamedTuple):
 
 
 COLUMNS = [
-    Field[Node]("name", lambda node: node.name),
-    Field[Node]("remark", lambda node: node.remark, wraps=True),
-    Field[Node]("seen", lambda node: str(node.seen), right=True, spare=1),
-    Field[Node]("lag", lambda node: str(node.seen), right=True, spare=2),
+    TableColumn[Node]("name", lambda node: node.name),
+    TableColumn[Node]("remark", lambda node: node.remark, wraps=True),
+    TableColumn[Node]("seen", lambda node: str(node.seen), right=True, spare=1),
+    TableColumn[Node]("lag", lambda node: str(node.seen), right=True, spare=2),
 ]
 BOTH = pytest.mark.parametrize("layout", [format_table, format_with_rich], ids=["plain", "rich"])
 Layout = Callable[..., str]

@@ -16,7 +16,7 @@ from aggregator.topology.observed.state import (
 )
 from aggregator.topology.report.checks import Limits, check, summary
 from aggregator.topology.report.evidence import BlockEvidence, HubFacts, Waiting
-from aggregator.topology.report.findings import AlarmLevel
+from aggregator.topology.report.findings import CheckStatus
 from aggregator.topology.report.graph import replication_graph
 from aggregator.topology.report.missing_advisories import looks_whole, missing_of_all, missing_ranges
 from aggregator.topology.report.tables import report
@@ -49,7 +49,7 @@ def found_well(*, silent: int = SECOND, error: str = "") -> Found:
     return found
 
 
-def judged(found: Found, evidence: HubFacts | None = None, extra: str = "") -> list[tuple[AlarmLevel, str]]:
+def judged(found: Found, evidence: HubFacts | None = None, extra: str = "") -> list[tuple[CheckStatus, str]]:
     evidence = evidence or HubFacts(now=NOW)
     return [(each.severity, each.text) for each in check(topology(extra), WANTED, found, evidence, Limits())]
 
@@ -67,18 +67,18 @@ def test_nothing_is_said_where_all_is_well() -> None:
     ("silent", "severity"),
     [
         (15 * SECOND, None),
-        (16 * SECOND, AlarmLevel.WARNING),
-        (61 * SECOND, AlarmLevel.CRITICAL),
-        (-1, AlarmLevel.CRITICAL),
+        (16 * SECOND, CheckStatus.WARNING),
+        (61 * SECOND, CheckStatus.CRITICAL),
+        (-1, CheckStatus.CRITICAL),
     ],
 )
-def test_silence_of_an_origin_is_graded(silent: int, severity: AlarmLevel | None) -> None:
+def test_silence_of_an_origin_is_graded(silent: int, severity: CheckStatus | None) -> None:
     assert [each for each, _ in judged(found_well(silent=silent))] == ([severity] if severity else [])
 
 
 def test_an_error_is_critical_with_the_servers_words() -> None:
     assert judged(found_well(error="stream not found")) == [
-        (AlarmLevel.CRITICAL, "ARCHIVE cannot copy FLEET of eu-west: stream not found")
+        (CheckStatus.CRITICAL, "ARCHIVE cannot copy FLEET of eu-west: stream not found")
     ]
 
 
@@ -88,26 +88,26 @@ def test_an_error_is_critical_with_the_servers_words() -> None:
         ({"age": MINUTE}, []),
         (
             {"age": 2 * MINUTE},
-            [(AlarmLevel.WARNING, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 2m")],
+            [(CheckStatus.WARNING, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 2m")],
         ),
         (
             {"age": 5 * HOUR, "max_age": 8 * HOUR},
             [
-                (AlarmLevel.CRITICAL, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 5h"),
-                (AlarmLevel.WARNING, "FLEET of eu-west lets go of what ARCHIVE lacks in 3h"),
+                (CheckStatus.CRITICAL, "ARCHIVE is 3 messages behind FLEET of eu-west, the oldest waits for 5h"),
+                (CheckStatus.WARNING, "FLEET of eu-west lets go of what ARCHIVE lacks in 3h"),
             ],
         ),
-        ({"first_sequence": 49}, [(AlarmLevel.CRITICAL, "FLEET of eu-west has let go of up to 1 that ARCHIVE lacks")]),
+        ({"first_sequence": 49}, [(CheckStatus.CRITICAL, "FLEET of eu-west has let go of up to 1 that ARCHIVE lacks")]),
         (
             {"share": 0.9, "fullness": 0.95},
-            [(AlarmLevel.CRITICAL, "FLEET of eu-west lets go of what ARCHIVE lacks, since it is full")],
+            [(CheckStatus.CRITICAL, "FLEET of eu-west lets go of what ARCHIVE lacks, since it is full")],
         ),
         ({"share": 0.9, "fullness": 0.5}, []),
         ({"age": MINUTE, "max_age": 0}, []),
     ],
 )
 def test_what_a_copy_lacks_is_graded_by_how_long_it_waits_and_by_retention(
-    waiting: dict[str, float], expected: list[tuple[AlarmLevel, str]]
+    waiting: dict[str, float], expected: list[tuple[CheckStatus, str]]
 ) -> None:
     evidence = HubFacts({COPY: msgspec.structs.replace(HEALTHY, **waiting)}, now=NOW)
     assert judged(found_well(), evidence) == expected
@@ -119,12 +119,12 @@ def test_streams_and_consumers_that_are_missing_and_places_that_are_away_are_cri
     del found.consumers[EU, "FLEET", "muster-archive"]
     found.unreachable[US] = "nobody answers"
     assert judged(found) == [
-        (AlarmLevel.CRITICAL, "nobody answers"),
+        (CheckStatus.CRITICAL, "nobody answers"),
         (
-            AlarmLevel.CRITICAL,
+            CheckStatus.CRITICAL,
             "FLEET lacks the consumer muster-archive, ARCHIVE of hub takes nothing from it: apply makes it again",
         ),
-        (AlarmLevel.CRITICAL, "REPORT is missing: apply creates it"),
+        (CheckStatus.CRITICAL, "REPORT is missing: apply creates it"),
     ]
 
 
@@ -132,7 +132,7 @@ def test_a_stream_that_is_not_available_is_critical_and_says_nothing_of_the_othe
     found = found_well()
     del found.streams[EU, "FLEET"], found.consumers[EU, "FLEET", "muster-archive"]
     found.silent[EU, "FLEET", ""] = "no answer within 5 s"
-    assert judged(found) == [(AlarmLevel.CRITICAL, "FLEET is not available: no answer within 5 s")]
+    assert judged(found) == [(CheckStatus.CRITICAL, "FLEET is not available: no answer within 5 s")]
     shown = report(WANTED, found)
     assert [(row.place, row.error.partition(":")[0]) for row in shown.streams] == [
         ("eu-west", "is not available"),
@@ -153,7 +153,7 @@ def test_a_consumer_that_is_not_available_is_told_as_itself() -> None:
     del found.consumers[EU, "FLEET", "muster-archive"]
     found.silent[EU, "FLEET", "muster-archive"] = "no answer within 5 s"
     said = "FLEET's consumer muster-archive is not available: no answer within 5 s"
-    assert judged(found) == [(AlarmLevel.CRITICAL, said)]
+    assert judged(found) == [(CheckStatus.CRITICAL, said)]
     shown = report(WANTED, found)
     assert not shown.complete
     assert format_report(shown).splitlines()[-1] == f"eu-west: {said}"
@@ -205,7 +205,7 @@ def test_a_copy_that_is_set_aside_is_critical_and_nothing_is_said_of_how_far_it_
         "ARCHIVE does not copy FLEET of us-east: apply takes it up",
         "REPORT does not copy ARCHIVE of hub: apply takes it up",
     ]
-    assert judged(found, HubFacts({COPY: HEALTHY}, now=NOW)) == [(AlarmLevel.CRITICAL, text) for text in said]
+    assert judged(found, HubFacts({COPY: HEALTHY}, now=NOW)) == [(CheckStatus.CRITICAL, text) for text in said]
     shown = report(WANTED, found)
     assert [(row.kind, row.missing, row.behind) for row in shown.replication] == [
         ("source", True, None),
@@ -226,9 +226,9 @@ def test_replicas_leaders_and_lost_messages_are_looked_at() -> None:
     state = msgspec.structs.replace(fleet.state, lost=LostMessages([3, 4]))
     found.streams[EU, "FLEET"] = msgspec.structs.replace(fleet, cluster=away, state=state)
     assert judged(found) == [
-        (AlarmLevel.CRITICAL, "FLEET has no leader: it takes no messages"),
-        (AlarmLevel.CRITICAL, "FLEET has lost 2 messages from its store"),
-        (AlarmLevel.WARNING, "FLEET has replicas behind or away: n2, n3"),
+        (CheckStatus.CRITICAL, "FLEET has no leader: it takes no messages"),
+        (CheckStatus.CRITICAL, "FLEET has lost 2 messages from its store"),
+        (CheckStatus.WARNING, "FLEET has replicas behind or away: n2, n3"),
     ]
 
 
@@ -240,9 +240,9 @@ def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
     )
     sites = '[[site]]\nname = "dub1"\nregion = "eu-west"\n[[site]]\nname = "dub2"\nregion = "eu-west"\n'
     assert judged(found_well(), HubFacts({}, blocks, NOW, archive_read=True), sites) == [
-        (AlarmLevel.CRITICAL, "no watermark of dub2 has ever come"),
-        (AlarmLevel.CRITICAL, "the last watermark of nyc1, block nodes vouches up to 1h ago"),
-        (AlarmLevel.WARNING, "the last watermark of dub1, block nodes vouches up to 2m ago"),
+        (CheckStatus.CRITICAL, "no watermark of dub2 has ever come"),
+        (CheckStatus.CRITICAL, "the last watermark of nyc1, block nodes vouches up to 1h ago"),
+        (CheckStatus.WARNING, "the last watermark of dub1, block nodes vouches up to 2m ago"),
     ]
 
 
@@ -250,7 +250,7 @@ def test_where_sites_are_named_these_are_waited_for_and_no_others() -> None:
 def test_a_block_that_has_not_taken_the_policy_for_a_while_is_worth_a_warning(waits: int, warned: bool) -> None:
     block = BlockEvidence("eu-west", "dub1", "nodes", NOW, policy_waits_since=NOW - waits if waits else 0)
     text = "dub1, block nodes has not taken what the hub's policy said 2m ago: muster-aggregator policy show"
-    expected = [(AlarmLevel.WARNING, text)] if warned else []
+    expected = [(CheckStatus.WARNING, text)] if warned else []
     assert judged(found_well(), HubFacts(blocks=(block,), now=NOW, archive_read=True)) == expected
 
 
@@ -263,9 +263,9 @@ def test_records_that_do_not_count_are_named_by_their_block_and_site() -> None:
         crowded={("eu-west", "dub1"): 1_000},
     )
     assert judged(found_well(), evidence) == [
-        (AlarmLevel.CRITICAL, "dub1 has 1,000 stream blocks, and 64 count"),
-        (AlarmLevel.WARNING, "the last watermark of dub1, block others, cannot be read, and is quarantined"),
-        (AlarmLevel.WARNING, "3 records of dub1, block nodes cannot be read, and are quarantined"),
+        (CheckStatus.CRITICAL, "dub1 has 1,000 stream blocks, and 64 count"),
+        (CheckStatus.WARNING, "the last watermark of dub1, block others, cannot be read, and is quarantined"),
+        (CheckStatus.WARNING, "3 records of dub1, block nodes cannot be read, and are quarantined"),
     ]
     more = msgspec.structs.replace(topology(), blocks_per_site=999)
     first = check(more, WANTED, found_well(), evidence, Limits())[0]
@@ -276,7 +276,7 @@ def test_missing_advisories_are_named_by_their_ordinals() -> None:
     missing = ((2, 2), (5, 9), (11, 11), (13, 13))
     block = BlockEvidence("eu-west", "dub1", "nodes", NOW, missing)
     ((severity, text),) = judged(found_well(), HubFacts({}, (block,), NOW, archive_read=True))
-    assert severity is AlarmLevel.CRITICAL
+    assert severity is CheckStatus.CRITICAL
     assert text.startswith("the archive lacks 8 advisories of dub1, block nodes (2, 5..9, 11, ...)")
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from aggregator.topology.report.contradictions import Spoken, rivals
+from aggregator.topology.report.contradictions import WatermarkClaim, rivals
 
 
-def voice(agent: str, incarnation: str, through: int, ordinal: int = 3, boot: str = "1") -> Spoken:
-    return Spoken(agent, boot, incarnation, through, ordinal)
+def voice(agent: str, incarnation: str, through: int, ordinal: int = 3, boot: str = "1") -> WatermarkClaim:
+    return WatermarkClaim(agent, boot, incarnation, through, ordinal)
 
 
 A, B = "dub1-a", "dub1-b"
@@ -28,7 +28,7 @@ A, B = "dub1-a", "dub1-b"
         ),
     ],
 )
-def test_who_follows_contradicts_nobody(voices: list[Spoken]) -> None:
+def test_who_follows_contradicts_nobody(voices: list[WatermarkClaim]) -> None:
     assert rivals(voices) is None
 
 

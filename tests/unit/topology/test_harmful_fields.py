@@ -10,7 +10,7 @@ from aggregator.topology.plan.changes import plan
 from aggregator.topology.plan.text import format_plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import HubFacts
-from aggregator.topology.report.findings import AlarmLevel
+from aggregator.topology.report.findings import CheckStatus
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from tests.support.topology.topologies import HUB_PLACE, as_applied, topology
@@ -29,20 +29,20 @@ TEXT = """
 FLEET, COPIES, AT_SITE = "FLEET", ("ARCHIVE", "REPORT", "MUSTER_POLICY"), "REGISTRATION"
 HUBS = (FLEET, *COPIES)
 TRANSFORM = {"subject_transform": {"src": "fleet.>", "dest": "hidden.>"}}
-MENDED: list[tuple[tuple[str, ...], Config, AlarmLevel]] = [
-    ((FLEET, "ARCHIVE", "REPORT"), TRANSFORM, AlarmLevel.CRITICAL),
-    (("MUSTER_POLICY",), {"subject_transform": {"src": "muster.*.>", "dest": "m.>"}}, AlarmLevel.CRITICAL),
-    ((*HUBS, AT_SITE), {"republish": {"src": ">", "dest": "fleet.eu-west.{{wildcard(1)}}.>"}}, AlarmLevel.CRITICAL),
-    (HUBS, {"republish": {"src": "x", "dest": "muster.policy.eu-west.region"}}, AlarmLevel.CRITICAL),
-    ((FLEET,), {"no_ack": True}, AlarmLevel.CRITICAL),
-    (("ARCHIVE", "REPORT"), {"max_msg_size": 900_000}, AlarmLevel.CRITICAL),
-    (HUBS, {"max_msgs_per_subject": 5}, AlarmLevel.CRITICAL),
-    (HUBS, {"allow_rollup_hdrs": True}, AlarmLevel.WARNING),
-    (HUBS, {"subject_delete_marker_ttl": 10**9}, AlarmLevel.WARNING),
-    (HUBS, {"max_consumers": 1}, AlarmLevel.WARNING),
-    (("ARCHIVE",), {"duplicate_window": 60 * 10**9}, AlarmLevel.CRITICAL),
-    (HUBS, {"consumer_limits": {"inactive_threshold": 10**9}}, AlarmLevel.WARNING),
-    (HUBS, {"consumer_limits": {"max_ack_pending": 5}}, AlarmLevel.WARNING),
+MENDED: list[tuple[tuple[str, ...], Config, CheckStatus]] = [
+    ((FLEET, "ARCHIVE", "REPORT"), TRANSFORM, CheckStatus.CRITICAL),
+    (("MUSTER_POLICY",), {"subject_transform": {"src": "muster.*.>", "dest": "m.>"}}, CheckStatus.CRITICAL),
+    ((*HUBS, AT_SITE), {"republish": {"src": ">", "dest": "fleet.eu-west.{{wildcard(1)}}.>"}}, CheckStatus.CRITICAL),
+    (HUBS, {"republish": {"src": "x", "dest": "muster.policy.eu-west.region"}}, CheckStatus.CRITICAL),
+    ((FLEET,), {"no_ack": True}, CheckStatus.CRITICAL),
+    (("ARCHIVE", "REPORT"), {"max_msg_size": 900_000}, CheckStatus.CRITICAL),
+    (HUBS, {"max_msgs_per_subject": 5}, CheckStatus.CRITICAL),
+    (HUBS, {"allow_rollup_hdrs": True}, CheckStatus.WARNING),
+    (HUBS, {"subject_delete_marker_ttl": 10**9}, CheckStatus.WARNING),
+    (HUBS, {"max_consumers": 1}, CheckStatus.WARNING),
+    (("ARCHIVE",), {"duplicate_window": 60 * 10**9}, CheckStatus.CRITICAL),
+    (HUBS, {"consumer_limits": {"inactive_threshold": 10**9}}, CheckStatus.WARNING),
+    (HUBS, {"consumer_limits": {"max_ack_pending": 5}}, CheckStatus.WARNING),
 ]
 NAMED: list[tuple[tuple[str, ...], Config]] = [
     ((FLEET,), {"max_msg_size": 1000}),
@@ -68,7 +68,7 @@ def each_of(*kinds: Any) -> list[Any]:
     return [(name, *rest) for names, *rest in (each for kind in kinds for each in kind) for name in names]
 
 
-def said(name: str, config: Config) -> tuple[list[tuple[AlarmLevel, str]], str, str, dict[str, Any]]:
+def said(name: str, config: Config) -> tuple[list[tuple[CheckStatus, str]], str, str, dict[str, Any]]:
     """Give what check, plan and report say of it, and what apply would set."""
     settings = topology(TEXT)
     wanted = desired(settings)
@@ -87,7 +87,7 @@ def said(name: str, config: Config) -> tuple[list[tuple[AlarmLevel, str]], str, 
 
 
 @pytest.mark.parametrize(("name", "config", "severity"), each_of(MENDED))
-def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, severity: AlarmLevel) -> None:
+def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, severity: CheckStatus) -> None:
     told, _, shown, updates = said(name, config)
     ((found_severity, text),) = told
     assert found_severity is severity
@@ -100,7 +100,7 @@ def test_what_breaks_a_promise_is_told_and_mended(name: str, config: Config, sev
 def test_what_may_be_meant_so_is_told_and_left_to_people(name: str, config: Config) -> None:
     told, planned, shown, updates = said(name, config)
     ((severity, text),) = told
-    assert (severity, updates) == (AlarmLevel.WARNING, {})
+    assert (severity, updates) == (CheckStatus.WARNING, {})
     assert "apply mends it" not in text
     assert (f": {text}" in planned, f": {text}" in shown) == (True, True)
 
@@ -116,13 +116,13 @@ def test_a_source_that_nobody_wants_is_told() -> None:
     told, planned, shown, _ = said("MUSTER_POLICY", {"sources": [strange]})
     ((severity, text),) = told
     assert (severity, text) == (
-        AlarmLevel.WARNING,
+        CheckStatus.WARNING,
         "MUSTER_POLICY takes STRANGE of this domain besides, which is not its own",
     )
     assert (text in planned, text in shown) == (True, True)
     sources = as_applied(desired(topology(TEXT))).streams[HUB_PLACE, "ARCHIVE"].config["sources"]
     told, planned, _, _ = said("ARCHIVE", {"sources": [*sources, strange]})
-    assert told == [(AlarmLevel.WARNING, "ARCHIVE takes STRANGE of this domain besides: apply mends it")]
+    assert told == [(CheckStatus.WARNING, "ARCHIVE takes STRANGE of this domain besides: apply mends it")]
     assert "takes nothing more from STRANGE" in planned
 
 
@@ -136,7 +136,7 @@ def test_a_copy_that_renames_is_told_and_left_to_people() -> None:
     ):
         told, planned, shown, updates = said(name, config)
         ((severity, text),) = told
-        assert (severity, updates) == (AlarmLevel.CRITICAL, {})
+        assert (severity, updates) == (CheckStatus.CRITICAL, {})
         assert "under other subjects (muster.> as m.>), where nobody looks for it" in text
         assert (text in planned, text in shown) == (True, True)
 
@@ -144,7 +144,7 @@ def test_a_copy_that_renames_is_told_and_left_to_people() -> None:
 def test_a_sealed_stream_is_critical() -> None:
     told, planned, shown, updates = said("FREE", {"sealed": True, "deny_delete": True, "discard": "new"})
     ((severity, text),) = told
-    assert (severity, updates) == (AlarmLevel.CRITICAL, {})
+    assert (severity, updates) == (CheckStatus.CRITICAL, {})
     assert (text in planned, text in shown, text.startswith("FREE is sealed: ")) == (True, True, True)
 
 

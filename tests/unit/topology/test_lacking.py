@@ -6,7 +6,7 @@ from aggregator.topology.desired.streams import desired
 from aggregator.topology.observed.state import External, Replication, StreamState
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import HubFacts
-from aggregator.topology.report.findings import AlarmLevel
+from aggregator.topology.report.findings import CheckStatus
 from aggregator.topology.report.tables import report
 from aggregator.topology.report.text import format_report
 from shared.instants import SECOND
@@ -21,7 +21,7 @@ def test_a_stream_that_is_only_copied_and_gives_no_answer_is_told_too() -> None:
     found.silent[HUB_PLACE, "ORDERS", ""] = "no answer within 5 s"
     findings = check(topology(text), desired(topology(text)), found, HubFacts(now=NOW), Limits())
     said = "ORDERS is not available: no answer within 5 s"
-    assert (AlarmLevel.CRITICAL, said) in [(each.severity, each.text) for each in findings]
+    assert (CheckStatus.CRITICAL, said) in [(each.severity, each.text) for each in findings]
     shown = report(desired(topology(text)), found)
     assert not shown.complete
     assert f"hub: {said}" in format_report(shown).splitlines()

@@ -7,7 +7,7 @@ from aggregator.topology.observed.state import Found
 from aggregator.topology.plan.changes import plan
 from aggregator.topology.report.checks import Limits, check
 from aggregator.topology.report.evidence import HubFacts
-from aggregator.topology.report.findings import AlarmKind, AlarmLevel
+from aggregator.topology.report.findings import CheckKind, CheckStatus
 from shared.nats.server_version import PAIRS, Release, doubts, parse_release, unusable
 from tests.support.topology.topologies import EU, HUB_PLACE, US, as_applied, topology
 
@@ -46,10 +46,10 @@ def test_old_servers_are_refused_or_warned_of(
     todo = plan(desired(settings), found)
     assert (list(todo.refused), list(todo.warnings)) == (refused, warned)
     checked = check(settings, desired(settings), found, HubFacts(), Limits())
-    said = [(each.severity, f"{each.place}: {each.text}") for each in checked if each.kind is AlarmKind.SERVER_TOO_OLD]
+    said = [(each.severity, f"{each.place}: {each.text}") for each in checked if each.kind is CheckKind.SERVER_TOO_OLD]
     assert said == [
-        *((AlarmLevel.CRITICAL, text) for text in refused),
-        *((AlarmLevel.WARNING, text) for text in warned),
+        *((CheckStatus.CRITICAL, text) for text in refused),
+        *((CheckStatus.WARNING, text) for text in warned),
     ]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from aggregator.archive.contests import BlockKey, Contest, LifeSpan, contests, silences
+from aggregator.archive.contests import BlockKey, Contest, IncarnationSpan, contests, silences
 from aggregator.lakehouse.derive.intervals.episodes import BLOCK
 from aggregator.lakehouse.tables.causes import Cause
 
@@ -39,7 +39,7 @@ def found_in(continuations: DataFrame) -> list[Contest]:
         .drop("overlaps", "is_contested")
         .collect()
     )
-    return contests(LifeSpan((row[0], row[1], row[2]), *row[3:]) for row in rows)
+    return contests(IncarnationSpan((row[0], row[1], row[2]), *row[3:]) for row in rows)
 
 
 def contested_spans(like: DataFrame, found: Iterable[Contest]) -> DataFrame:
