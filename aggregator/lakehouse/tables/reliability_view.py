@@ -36,7 +36,7 @@ SENDER_RELIABILITY = Table(
             "mean time to repair, in microseconds: of duration_us of the outages that began in the month and are over:"
             " from word to word, with what nobody watched or was planned in between; down_us has what counts",
         ),
-        Column("median_outage_us", "BIGINT", "microseconds: half of those were shorter"),
+        Column("median_outage_us", "BIGINT", "microseconds, rounded down: half of those were shorter"),
         Column("p95_outage_us", "BIGINT", "microseconds: 95 % of those were shorter"),
         Column("longest_outage_us", "BIGINT", "microseconds of the longest of those"),
         Column("error_bound_us", "BIGINT", "microseconds by which up_us and down_us may be off"),
