@@ -1,10 +1,13 @@
 """Files that replace others: readers see the old one or the whole new one, and nothing is written through a link."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import Final
+
+_ATTEMPTS: Final = 10
 
 
 @contextmanager
@@ -24,6 +27,9 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def discard(directory: Path) -> None:
-    """Remove the directory of an unfinished file."""
-    with suppress(OSError):
-        rmtree(directory)
+    """Remove the directory of an unfinished file, also while another thread removes or creates files in it."""
+    for _ in range(_ATTEMPTS):
+        # On the first file that another thread has removed, rmtree would give up.
+        rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
