@@ -30,7 +30,7 @@ DEPTH = 8
 _SEPARATORS = " \t\r\n,;|\x1e\0\ufeff"
 _OPENING = ("{", "[")
 _SCANS = 4
-"""How many times the length of a broken sequence its values may be looked for, in all."""
+"""How many times the length of a broken sequence may be scanned for its values, in all."""
 
 _lines = msgspec.json.Decoder(msgspec.Raw).decode_lines
 _array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -139,7 +139,7 @@ def _in_array(elements: list[msgspec.Raw], path: tuple[str, ...], depth: int) ->
 
 
 def _in_text(text: str, path: tuple[str, ...], depth: int) -> list[bytes]:
-    """Open JSON that stands as text inside JSON, as ``edge_agent.core.payload`` does: a value, or a sequence."""
+    """Return the registrations in JSON that is nested in JSON as text: a value, or a sequence."""
     opened: Any = opened_text(text)
     if not opened:
         return []

@@ -1,8 +1,8 @@
-"""Say what the ingest loop needs of a block's mode: something that reads messages, decides, and writes records.
+"""Protocols of a block's mode as the ingest loop uses it: an intake, a decider with its drafts, a record writer.
 
-The loop knows no modes. In every mode inputs go to a draft, whose commit is begun, and which is then adopted at once:
-what is decided next builds on it (``edge_agent.ingest.commits``). A commit that the store cannot take now is tried
-until it can; any other failure ends the loop, and what is in memory with it.
+The loop is the same for all modes: inputs go to a draft, its commit begins, and it is adopted at once, so that the next
+draft builds on it (``edge_agent.ingest.commits``). A commit that the store cannot take now is retried until it can; any
+other failure ends the loop, and its state in memory with it.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from shared.identifiers import BlockId, Incarnation
 class BlockDraft(Protocol):
     """Inputs applied, not yet adopted.
 
-    Inputs that return a bool return False where the draft is full: begin to commit it, adopt it, and give the same
-    input to the next one. ``clock_ahead`` tells that the stream's clock is not followed.
+    Inputs that return a bool return False if the draft is full: begin to commit it, adopt it, and apply the same input
+    to the next one. ``clock_ahead`` is True while the stream's clock is not followed.
     """
 
     decisions: list[Decision]
@@ -36,53 +36,50 @@ class BlockDraft(Protocol):
         """Note that everything up to ``sequence`` has been read, which proves no time."""
 
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
-        """Note what the stream takes, and whether it is seen to refuse what is sent to it."""
+        """Note the stream's configuration, and whether it refuses the messages sent to it."""
 
     def lifts(self, facts: StreamFacts, *, refuses: bool) -> set[Restriction]:
-        """Tell what is noted to restrict the stream, and does so no more."""
+        """Return the noted restrictions of the stream that ``facts`` no longer show."""
 
     def find_thinned(self, *, thinned: bool) -> bool:
-        """Note that messages are gone from among those that are being read, or are no more."""
+        """Note whether messages are missing from among those that are being read."""
 
     def pass_unproven(self, started_at: int, ended_at: int) -> bool:
         """Note a span in which nothing was stored for longer than probes leave a stream quiet."""
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
-        """Let no time pass while the stream's clock is ahead of the others, which show ``reference``."""
+        """Stop time while the stream's clock is ahead of the others, which show ``reference``."""
 
     def lose(self, cause: BlindCause) -> None:
         """Note that something before the next proof was never seen."""
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
-        """Go on with a stream whose past has changed, after ``sequence`` of the new past.
-
-        ``stored_at`` is that of the message there, where it is one that was read.
-        """
+        """Continue after ``sequence`` of a changed past; ``stored_at`` is that message's if it was read before."""
 
     def ask_for(self, sender_id: str) -> bool:
-        """Let a sender's next sighting be forwarded."""
+        """Forward a sender's next sighting."""
 
     def retire(self, sender_id: str) -> bool:
-        """End a sender's life: an operator says that it is gone."""
+        """Retire a sender by an operator's order."""
 
     def change_policy(self, policy: Policy) -> bool:
-        """Let other thresholds hold from now on."""
+        """Apply other thresholds from now on."""
 
     def note_revisions(self, revisions: PolicyRevisions, what: str) -> None:
-        """Note how far the hub's policy has been taken, and count what was done."""
+        """Note the applied revisions of the hub's policy, and count the outcome."""
 
     def steps_back(self, at: int) -> bool:
-        """Tell whether the stream's clock showing ``at`` means that its past has changed."""
+        """Return True if a stream's clock that shows ``at`` means that the stream's past has changed."""
 
     @property
     def changes_nothing(self) -> bool:
-        """Tell whether only time went on."""
+        """True if only time advanced."""
 
     def state(self) -> BlockState:
-        """Give the block's state as it is after the inputs."""
+        """Return the block's state after the inputs."""
 
     def changes(self) -> SenderChanges:
-        """Give the senders that were touched."""
+        """Return the touched senders."""
 
 
 D = TypeVar("D", bound=BlockDraft)
@@ -98,10 +95,10 @@ class Decider(Protocol[D]):
         """Begin to apply inputs to copies."""
 
     def adopt(self, draft: D) -> None:
-        """Make a draft the state, its commit having begun."""
+        """Make a draft's result the state; its commit has begun."""
 
     def sender_counts(self) -> dict[str, int]:
-        """Count the senders by phase, as watermarks and people are told."""
+        """Return the number of senders by phase, for watermarks and status."""
 
 
 class MessageIntake(Protocol[D_contra]):
@@ -109,21 +106,20 @@ class MessageIntake(Protocol[D_contra]):
 
     @property
     def slow_count(self) -> int:
-        """Count the messages that may have taken long to read: behind each, others on the loop may wait."""
+        """Number of messages that may have taken long to read: after each, the loop yields to other tasks."""
 
     def give(self, draft: D_contra, message: SourceMessage, *, too_old: bool) -> bool:
-        """Give a message to a draft; False where that is full. One that is ``too_old`` is read, but goes no further."""
+        """Add a message to a draft; return False if that is full. A ``too_old`` message is read but not forwarded."""
 
 
 class RecordWriter(Protocol):
-    """Writes what was decided as rows for the outbox."""
+    """Writes decisions as rows for the outbox."""
 
     @property
-    def block_id(self) -> BlockId:
-        """Name the block."""
+    def block_id(self) -> BlockId: ...
 
     def rows(self, decisions: list[Decision], state: BlockState, watermark: WatermarkContext) -> Sequence[OutboxRow]:
-        """Write every decision as a row, in order."""
+        """Return every decision as a row, in order."""
 
     def watermark(self, state: BlockState, context: WatermarkContext) -> OutboxRow | None:
-        """Vouch for what ``state`` has reached; None where the mode vouches for nothing."""
+        """Return the watermark of ``state``; None if the mode covers no time."""

@@ -1,4 +1,4 @@
-"""Hold what one stream block knows beside its senders; committed with every batch, restored as it was."""
+"""State of one stream block, except for its senders; committed with every batch and loaded at the start."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ UNSTEADY = "stored nothing for long parts of the time"
 
 
 class PairMark(msgspec.Struct, frozen=True):
-    """Where a state stands in the log of a redundant pair: behind which entry, since which founding of the log."""
+    """A state's place in the log of a redundant pair: the last entry behind it, and the log's ``generation``."""
 
     generation: str
     sequence: int
@@ -32,14 +32,14 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
     span, however short. ``settling_at`` is an instant whose deadlines a commit of limited size left half settled: they
     are finished before anything else happens. ``rebuilt_at`` is the first proof of a store that replaced a lost one;
     ``rebuilding`` holds until there was one. ``store_began_at`` is the server's time at which the store began with the
-    block; 0 in a store of an older agent. ``policy`` holds since ``policy_at``; ``revisions`` is what was taken of
-    the hub's, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is what the block does with
-    its messages. ``takes`` is what the stream took when it was last looked at, ``took`` what it took before it began to
-    take less, None where nobody is missed because of that: through ``unheard_until`` it is who was retired because
-    nobody could hear it. ``seen`` is what was seen of the stream last. ``clock_ahead`` holds while its clock is not
-    followed, since it is ahead of the others: no time passes. ``rejections`` are those of a mode that watches senders,
-    and ``largest_size`` that of the largest message that one has read, in bytes. ``mark`` stands in what a member of a
-    redundant pair commits, and nowhere else.
+    block; 0 in a store of an older agent. ``policy`` holds since ``policy_at``; ``revisions`` are the applied ones of
+    the hub's policy, which has asked for the next sightings of the senders ``asked_for``. ``mode`` is the block's mode.
+    ``takes`` is what the stream's configuration let it take at the last check, ``took`` what it took before it began
+    to take less; ``took`` is None if no sender is missed because of that. Senders retired as unheard count as missed
+    through ``unheard_until``. ``seen`` are the stream's restrictions. ``clock_ahead`` is True while the stream's clock
+    is ahead of the others and not followed: no time passes. ``rejections`` (of a mode that tracks senders) are the
+    latest ones, and ``largest_size`` is that of the largest message read in such a mode, in bytes. ``mark`` is set by
+    members of a redundant pair only.
     ``batched_at`` is the instant of the last message that holds registrations of several senders and was read as one.
     ``unproven`` are the spans of the last ``stale_after`` in which the stream stored too little to be proven to store.
     """
@@ -76,18 +76,18 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
 
     @property
     def is_learning(self) -> bool:
-        """True until all senders that a lost store may have known are heard or due to be retired."""
+        """True until every sender that a lost store may have held is heard or due to be retired."""
         through, retire_after = self.observed_through, self.policy.retire_after
         return self.rebuilding or may_be_relearned(through, self.rebuilt_at, self.blind_total, retire_after)
 
     @property
     def is_suspended(self) -> bool:
-        """Tell whether time passes without being covered: the stream is known not to take what is sent to it."""
+        """True while time passes without being covered, since the stream may lack messages sent to it."""
         return self.seen.is_suspending
 
     @property
     def loss(self) -> str:
-        """Say what the stream takes no more, or has let go, where somebody may be missed because of that; else ""."""
+        """A clause on messages that the stream no longer takes or has deleted unread, if senders may be missed."""
         if self.seen.thinned:
             return "let go of messages before they were read"
         if self.seen.batch and not self.seen.awaits_word:
@@ -98,17 +98,17 @@ class BlockState(msgspec.Struct, frozen=True, rename={"revisions": "standing"}):
 
     @property
     def read_through(self) -> int:
-        """Give the last sequence that is done, whether it passed the filter or not."""
+        """The last sequence that is done, whether it passed the filter or not."""
         return max(self.position.sequence, self.examined_sequence)
 
     @property
     def last_stored_at(self) -> int:
-        """Give the stream's own time of the last message that was read, in whatever past; 0 where none was."""
+        """The stream's own time of the last message that was read, in any past; 0 if none was."""
         return self.position.stored_at or self.past_stored_at
 
     @property
     def latest_stored_at(self) -> int:
-        """Give the latest of the stream's own times that was seen: its clock may have gone back a little since."""
+        """The latest of the stream's own times that was seen: its clock may have gone back a little since."""
         return max(self.last_stored_at, self.source_clock)
 
 
@@ -116,7 +116,7 @@ decode_block_state = Decoder(BlockState, "a block's state")
 
 
 def may_be_relearned(at: int, rebuilt_at: int, blind_total: int, retire_after: int) -> bool:
-    """Return True if a lost store, replaced at ``rebuilt_at``, may have known a sender first heard ``at``.
+    """Return True if a lost store, replaced at ``rebuilt_at``, may have held a sender first heard ``at``.
 
     It would have retired the sender after ``retire_after`` of observed time.
     """
@@ -124,10 +124,10 @@ def may_be_relearned(at: int, rebuilt_at: int, blind_total: int, retire_after: i
 
 
 def sum_counters(counters: Counters, additions: Counters) -> Counters:
-    """Add up two sets of counters, by what happened and its cause, leaving both as they are."""
+    """Return the sum of two sets of counters, by outcome and cause."""
     total = {what: dict(causes) for what, causes in counters.items()}
     for what, causes in additions.items():
-        known = total.setdefault(what, {})
+        sums = total.setdefault(what, {})
         for cause, count in causes.items():
-            known[cause] = known.get(cause, 0) + count
+            sums[cause] = sums.get(cause, 0) + count
     return total

@@ -1,6 +1,6 @@
-"""Copy every message of a stream, in its order: no sender is identified, nothing is sampled, nothing said of anybody.
+"""Copy mode: copy every message of a stream, in its order, without sampling, senders or advisories.
 
-A copy is never dropped and never replaced. What cannot be copied is counted, and so is what ``max_age`` withholds.
+A copy is never dropped and never replaced. Messages that cannot be copied, or that ``max_age`` withholds, are counted.
 """
 
 import msgspec
@@ -19,17 +19,17 @@ SUBJECT_LIMIT = 2048
 
 
 class CopySubject(msgspec.Struct, frozen=True):
-    """Where a copy goes: below ``prefix``, less every occurrence of ``remove`` in the subject that it had.
+    """The target of copies: ``prefix``, then the message's subject without every occurrence of ``remove``.
 
-    The peer's ``target_subject_prefix`` and ``target_subject_remove`` mean the same, but that it also removes from the
-    prefix. Like there, full stops that come to stand side by side become one.
+    The peer's ``target_subject_prefix`` and ``target_subject_remove`` mean the same, except that it also removes from
+    the prefix. As there, adjacent full stops become one.
     """
 
     prefix: str
     remove: str = ""
 
     def of(self, subject: str) -> str | None:
-        """Give the copy's subject, None where none that can be published on is left."""
+        """Return the copy's subject, None if no subject that can be published on is left."""
         kept = subject.replace(self.remove, "") if self.remove else subject
         target = f"{self.prefix}.{kept}"
         while ".." in target:
@@ -52,14 +52,14 @@ class CopyDraft(PositionDraft):
         return True
 
     def state(self) -> BlockState:
-        """Give the block's state as it is after the inputs; copies are counted here, once for all of them."""
+        """Return the block's state after the inputs; copies are counted here, once for all of them."""
         if self.decisions:
             self._counts["forwarded"] = {ForwardReason.COPY: len(self.decisions)}
         return super().state()
 
 
 class Copier:
-    """A block that copies, as of the last draft that was adopted."""
+    """State of a block that copies, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState) -> None:
         self.state = state
@@ -68,7 +68,7 @@ class Copier:
         return CopyDraft(self.state)
 
     def adopt(self, draft: CopyDraft) -> None:
-        """Make a draft the state, its commit having begun, or its copies being on their way."""
+        """Make a draft's result the state; its commit has begun, or its copies are on the fast path."""
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Copier:
 
 
 class CopyIntake:
-    """Find out where a message is copied to; its body is not looked at."""
+    """Finds a message's target subject; does not read its body."""
 
     slow_count = 0
 
@@ -84,11 +84,11 @@ class CopyIntake:
         self._target = target
 
     def give(self, draft: CopyDraft, message: SourceMessage, *, too_old: bool) -> bool:
-        """Give a message to a draft, which takes it always."""
+        """Add a message to a draft, which always takes it."""
         if message.headers and PROBE_HEADER in message.headers:
             return draft.skip(message, "skipped", "probe")
         if message.headers and MARKER_HEADER in message.headers:
-            # Without its headers, which go no further, it would be an empty message.
+            # Without its headers, which are not copied, it would be an empty message.
             return draft.skip(message, "skipped", "delete_marker")
         if too_old:
             return draft.skip(message, "withheld", "max_age")
@@ -99,16 +99,16 @@ class CopyIntake:
 
 
 class CopyEmitter(msgspec.Struct, frozen=True):
-    """What stands in a copy's headers beside the message. ``key`` is the site's secret for message ids."""
+    """Writes copies as records. ``key`` is the site's secret for message ids."""
 
     block_id: BlockId
     key: bytes
 
     def rows(self, decisions: list[Decision], state: BlockState, _watermark: WatermarkContext) -> list[OutboxRow]:
-        """Write every copy as a row, in order; what they share is put together once."""
+        """Return every copy as a row, in order; the parts that they share are made once."""
         block_id, stream, incarnation = self.block_id, state.position.stream, state.position.incarnation
         site, block, origin = block_id.site, block_id.block, f"{block_id}.{incarnation}"
-        # Not by the epoch: who reads the same message again after its store was lost names it as before.
+        # Without the epoch: after the store was lost, the same message must get the same id again.
         id_of = message_ids(self.key, block_id.region, site, block, "copy", incarnation.created_at)
         rows = []
         for decision in decisions:
@@ -127,4 +127,4 @@ class CopyEmitter(msgspec.Struct, frozen=True):
         return rows
 
     def watermark(self, _state: BlockState, _context: WatermarkContext) -> None:
-        """Vouch for nothing: a watermark would say that senders were watched."""
+        """Return None: a watermark would claim that senders were tracked."""

@@ -1,4 +1,4 @@
-"""Name what is decided of messages and senders, and the inputs beside the stream that its decisions depend on."""
+"""Decisions about messages and senders, and the recorded inputs, other than messages, that they depend on."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -25,11 +25,12 @@ Counters = dict[str, dict[str, int]]
 
 
 class Advise(msgspec.Struct, frozen=True, gc=False):
-    """Say that a sender became ``kind`` at ``at``; ``ordinal`` counts the block's advisories in its incarnation.
+    """Decision that a sender became ``kind`` at ``at``; ``ordinal`` counts the block's advisories in its incarnation.
 
     ``sequence`` is the last sighting's; ``last_seen_at`` that of the sighting before for ``recovered``. ``by_operator``
-    where a sender is retired because the hub's policy says so; ``unheard_until`` where it is because nobody could hear
-    it: whether it lives is not known from its last sighting until then (from ``at`` where it was stale).
+    is set if the hub's policy retired the sender. ``unheard_until`` is set if the sender is retired because the stream
+    may no longer take its registrations: whether it is up is not observable from its last sighting (from ``at`` if it
+    was stale) until that instant.
     """
 
     kind: AdvisoryKind
@@ -47,7 +48,7 @@ class Advise(msgspec.Struct, frozen=True, gc=False):
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
-    """Forward a message; an unidentified one (``sender_id`` empty) is never replaced by a newer one."""
+    """Decision to forward a message; one without a ``sender_id`` is never replaced by a newer one."""
 
     sender_id: str
     message: SourceMessage
@@ -55,9 +56,9 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloseCoverage(msgspec.Struct, frozen=True):
-    """Vouch for ``[observed_since, observed_through]`` a last time: a blind span starts at its end.
+    """Decision to confirm ``[observed_since, observed_through]`` a last time: a blind span starts at its end.
 
-    ``position`` and ``ordinal`` are those that the coverage ends with: an epoch that begins there counts again.
+    ``position`` and ``ordinal`` are the last ones of that coverage: an epoch that begins there restarts both.
     """
 
     observed_since: int
@@ -67,7 +68,7 @@ class CloseCoverage(msgspec.Struct, frozen=True):
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
-    """Copy a message to ``subject``, unsampled."""
+    """Decision to copy a message to ``subject``, unsampled."""
 
     message: SourceMessage
     subject: str
@@ -77,7 +78,7 @@ Decision = Advise | Forward | CloseCoverage | Copy
 
 
 class BlindCause(StrEnum):
-    """Why nobody can know what happened between two proofs."""
+    """Why the time between two proofs is not observable."""
 
     UNPROVEN = "unproven"
     GAP = "gap"
@@ -89,7 +90,7 @@ class BlindCause(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """Say it of the stream, in words that follow a colon."""
+        """The cause as a clause about the stream, to follow a colon."""
         return _MEANINGS[self]
 
 
@@ -103,7 +104,7 @@ _MEANINGS = {
     BlindCause.BATCH: "registrations of several senders came in one message, which the settings do not open",
 }
 
-# Each recorded input says behind which message it holds: those of ``sequence`` and before were read before it.
+# Each recorded input names its place among the messages: those up to ``sequence`` were read before it.
 
 
 class ObservationBegun(msgspec.Struct, frozen=True, tag="begun"):
@@ -114,7 +115,7 @@ class ObservationBegun(msgspec.Struct, frozen=True, tag="begun"):
 
 
 class BlindSpan(msgspec.Struct, frozen=True, tag="blind_span"):
-    """The time between two consecutive proofs in which nothing vouches for the stream."""
+    """The time between two consecutive proofs in which the stream was not observable."""
 
     started_at: int
     ended_at: int
@@ -139,7 +140,7 @@ class PolicyChanged(msgspec.Struct, frozen=True, tag="policy"):
 
 
 class SenderAskedFor(msgspec.Struct, frozen=True, tag="asked_for"):
-    """At ``at`` the hub's policy asked for the sender's next sighting."""
+    """The hub's policy ordered at ``at`` to forward the sender's next sighting."""
 
     at: int
     sender_id: str
@@ -147,7 +148,7 @@ class SenderAskedFor(msgspec.Struct, frozen=True, tag="asked_for"):
 
 
 class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
-    """At ``at`` the hub's policy ended the sender's life."""
+    """The hub's policy retired the sender at ``at``."""
 
     at: int
     sender_id: str
@@ -155,7 +156,7 @@ class SenderRetired(msgspec.Struct, frozen=True, tag="retired"):
 
 
 class Restriction(StrEnum):
-    """Why some of what is sent to a stream may not be in it, while other messages are."""
+    """Why a stream may lack some of the messages sent to it while it holds others."""
 
     REFUSES = "refuses"
     BY_SUBJECT = "by subject"
@@ -163,16 +164,16 @@ class Restriction(StrEnum):
 
 
 class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
-    """At ``at`` the stream was seen to refuse what is sent to it, to take less than before, or neither any more.
+    """The stream's restrictions from ``at`` on: it refuses messages, or takes less than before, or neither.
 
-    It ``refuses``, or, where ``awaits_word``, took less and nobody was heard since, or is ``thinned``: from among what
-    waits to be read, messages are gone. No time is covered meanwhile.
-    Whoever was heard last before ``narrowed_at`` (0: nobody) may be one whom the stream does not take any more, and so
-    may anybody while it refuses ``by_subject``. Who had fallen stale before ``unheard_since`` (by the observed clock,
-    ``unheard_observed``) may have come back unheard; 0: nobody.
+    It ``refuses``; or it took less and no sender was heard since (``awaits_word``); or it is ``thinned``: messages are
+    missing from among those that wait to be read. No time is covered meanwhile.
+    The stream may no longer take a sender that was last heard before ``narrowed_at`` (0: no such instant), nor any
+    sender while it refuses ``by_subject``. A sender that fell stale before ``unheard_since`` (by the observed clock,
+    ``unheard_observed``) may have come back unheard; 0: no such instant.
 
     ``batch`` is the form of messages that hold registrations of several senders and are read as one; "" if there are
-    none. No time is covered while they come, nor while the stream is ``unsteady``: too much of a ``stale_after`` is
+    none. No time is covered while they arrive, nor while the stream is ``unsteady``: too much of a ``stale_after`` is
     unproven.
     """
 
@@ -206,15 +207,15 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
         return BlindCause.UNPROVEN if self.unsteady else BlindCause.NARROWED
 
     def changed(self, at: int, sequence: int, **changes: Any) -> "StreamSeen":
-        """Return what is seen at ``at``, behind the message ``sequence``, with changes."""
+        """Return a copy as of ``at``, behind the message ``sequence``, with changes."""
         return msgspec.structs.replace(self, at=at, sequence=sequence, **changes)
 
     def unnarrowed(self) -> "StreamSeen":
-        """Return this of a stream that takes all again that is missed."""
+        """Return a copy for a stream that takes everything again that it took before."""
         return msgspec.structs.replace(self, awaits_word=False, narrowed_at=0, unheard_since=0, unheard_observed=0)
 
     def unheard_from_here(self, blind_total: int) -> "StreamSeen":
-        """Say that whoever is stale at ``at`` may come back unheard; ``blind_total``: of all blind spans so far."""
+        """Return a copy in which senders stale at ``at`` may come back unheard; ``blind_total``: of all blind spans."""
         return msgspec.structs.replace(self, unheard_since=self.at, unheard_observed=self.at - blind_total)
 
     def lifted_in(self, later: "StreamSeen") -> set[Restriction]:
@@ -225,13 +226,12 @@ class StreamSeen(msgspec.Struct, frozen=True, tag="stream"):
         }
         return {each for each, lifted in is_lifted.items() if lifted}
 
-    def says_as(self, other: "StreamSeen") -> bool:
-        """Tell whether another look has found the same."""
+    def has_same_restrictions(self, other: "StreamSeen") -> bool:
         return msgspec.structs.replace(self, at=other.at, sequence=other.sequence) == other
 
 
 class ClockSeen(msgspec.Struct, frozen=True, tag="clock"):
-    """At ``at`` the stream's clock was seen to be ahead of what other clocks allow, and is not followed; or no more."""
+    """From ``at`` on the stream's clock is ahead of other clocks and not followed, or is followed again."""
 
     at: int
     sequence: int
@@ -259,7 +259,7 @@ RecordedInput = (
 
 
 class Ledger:
-    """What one draft has decided so far. ``ordinal`` is that of the last advisory, in this incarnation."""
+    """One draft's decisions so far. ``ordinal`` is that of the last advisory, in this incarnation."""
 
     def __init__(self, ordinal: int, rejections: Rejections) -> None:
         self.ordinal = ordinal
@@ -278,7 +278,7 @@ class Ledger:
         sequence: int,
         rebuilt: bool = False,
     ) -> None:
-        """Say what a sender became; ``state`` is as it was before the sighting of ``sequence``, if one caused it."""
+        """Add an advisory; ``state`` is as it was before the sighting of ``sequence``, if a sighting caused it."""
         self.ordinal += 1
         self.count("advisories", kind)
         self.decisions.append(
@@ -305,7 +305,7 @@ class Ledger:
         by_operator: bool = False,
         unheard_until: int = 0,
     ) -> None:
-        """Say that a sender is forgotten: for its silence, because an operator says so, or nobody could hear it."""
+        """Retire a sender: for its silence, by an operator's order, or since the stream may no longer take it."""
         self.advise(AdvisoryKind.RETIRED, state, at, incarnation=incarnation, sequence=state.last_sequence)
         if by_operator or unheard_until:
             self.decisions[-1] = msgspec.structs.replace(
@@ -313,7 +313,7 @@ class Ledger:
             )
 
     def forward(self, state: SenderState, observation: Observation, reason: ForwardReason, at: int) -> None:
-        """Let a sighting go on, and note it as what was forwarded last."""
+        """Forward a sighting, and note it as its sender's last forwarded one."""
         note_forward(state, observation, at)
         self.count("forwarded", reason)
         self.decisions.append(Forward(state.sender_id, observation.message, reason))
@@ -337,7 +337,7 @@ class Ledger:
         self.rejections = with_another(self.rejections, message, reason, at, number)
 
     def count_parts(self, batch: Batch, at: int) -> None:
-        """Count the parts of a message that are no sightings: goodbyes, and what names no sender, cause by cause."""
+        """Count the parts of a message that are not sightings: goodbyes and, by cause, parts without a sender."""
         if batch.goodbyes:
             self.count("probes", ProofCause.GOODBYE, batch.goodbyes)
         last = {each.reason: each.message for each in batch.rejected}
@@ -345,7 +345,7 @@ class Ledger:
             self.refuse(last[cause], cause, at, number)
 
     def turn_away(self, message: SourceMessage, at: int, number: int = 1) -> None:
-        """Refuse registrations of one sender too many; they are not passed on, since any number may follow."""
+        """Reject registrations of a sender beyond ``max_senders``; they are not forwarded: any number may follow."""
         self.refuse(message, RejectReason.TOO_MANY_SENDERS, at, number)
         self.count("withheld", RejectReason.TOO_MANY_SENDERS, number)
 
@@ -357,7 +357,6 @@ class Ledger:
 
 
 def note_forward(state: SenderState, observation: Observation, at: int) -> None:
-    """Note a sighting as the one of its sender that was forwarded last."""
     state.first_interval = not state.last_forwarded_at
     state.last_forwarded_at = at
     state.forwarded_size = len(observation.message.payload)

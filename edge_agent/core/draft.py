@@ -23,7 +23,7 @@ from edge_agent.core.decisions import (
 from edge_agent.core.observation import Batch, Observation, ProbeSighting, Rejected, SourceMessage, Unopened
 from edge_agent.core.policy import Policy, PolicyRevisions
 from edge_agent.core.senders import (
-    NOBODY,
+    NO_SLOT,
     DeadlineQueue,
     SenderChanges,
     SenderPhase,
@@ -40,7 +40,7 @@ DECISIONS_PER_DRAFT = 10_000
 
 
 class Draft:
-    """Inputs applied to copies, adopted when their commit has begun: a ``BlockDraft``, which says what False means."""
+    """Inputs applied to copies, adopted when their commit has begun. It implements ``BlockDraft``."""
 
     def __init__(self, state: BlockState, senders: SenderTable, decision_limit: int, detect_blind_spans: bool) -> None:
         self._before = state
@@ -66,7 +66,7 @@ class Draft:
         self._quiet_until = self._next_deadline = self._valid = 0
 
     def observe(self, observation: Observation, *, too_old: bool = False) -> bool:
-        """Count a sighting, after everything that fell due before it; one that is ``too_old`` is not forwarded."""
+        """Settle the deadlines before a sighting, then count it; one that is ``too_old`` is not forwarded."""
         at = observation.message.stored_at
         # The first steps of _advance() and _touch(), written out: for most messages there are no others.
         is_quiet = self.observed_through <= at <= self._quiet_until
@@ -84,7 +84,7 @@ class Draft:
         return True
 
     def observe_batch(self, batch: Batch, *, too_old: bool = False) -> bool:
-        """Count a sighting of each sender of a message, which is forwarded once if one of them asks for it.
+        """Count a sighting of each sender of a message; forward the message once if there is a reason for one of them.
 
         All sightings belong to one draft, since the position behind the message covers them together. A message that
         names no sender is forwarded like any other message without one.
@@ -112,7 +112,7 @@ class Draft:
             if self._sender_count >= self._policy.max_senders:
                 self._ledger.turn_away(message, at, observation.count)
                 return None
-            state = self._open_episode(sender_id, message.sequence, at, state.slot if state else NOBODY)
+            state = self._open_episode(sender_id, message.sequence, at, state.slot if state else NO_SLOT)
             reason = ForwardReason.NEW
         elif state.phase is SenderPhase.STALE:
             self._ledger.advise(
@@ -127,28 +127,28 @@ class Draft:
             reason = reason_to_forward(self._policy, state, observation, at)
         self._valid += observation.count
         if self._seen.awaits_word or observation.deviation is not None:
-            self._note_word(observation)
+            self._note_exceptions(observation)
         state.last_seen_at, state.last_sequence = at, message.sequence
         self._heard.put_last(state)
         return reason
 
-    def _note_word(self, observation: Observation) -> None:
+    def _note_exceptions(self, observation: Observation) -> None:
         if self._seen.awaits_word and observation.message.stored_at >= self._seen.narrowed_at:
-            # What the stream lost, it has not lost everybody.
+            # The stream takes less than before, but still takes some senders.
             self._seen = msgspec.structs.replace(self._seen, awaits_word=False)
         if observation.deviation is not None:
             self._ledger.count("tolerated", observation.deviation)
         self._meet_batch(observation.unopened)
 
     def _meet_batch(self, unopened: Unopened | None) -> None:
-        """Apply rule 8 behind a message with senders that were not read. In a replay the suspension is an input."""
+        """Apply rule 8 behind a message with unread senders; in a replay the suspension is a recorded input."""
         if unopened is not None:
             self._batched_at = self.observed_through
         if unopened is not None and self._detects and unopened > self._seen.batch:
             self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, batch=str(unopened)))
 
     def reject(self, rejected: Rejected, *, too_old: bool = False) -> bool:
-        """Pass on a message without a sender, unless ``too_old``; it is a proof of time all the same."""
+        """Count a message without a sender as rejected and as a proof of time; forward it unless ``too_old``."""
         if len(self.decisions) >= self._decision_limit or not self._advance(rejected.message.stored_at):
             return False
         self._ledger.refuse(rejected.message, rejected.reason, self._read(rejected.message))
@@ -160,7 +160,7 @@ class Draft:
         return True
 
     def pass_over(self, probe: ProbeSighting) -> bool:
-        """Count a probe: a proof of time like any message, nobody's sighting, and never passed on."""
+        """Count a probe: a proof of time like any message, not a sighting of a sender, and never forwarded."""
         if not self._advance(probe.message.stored_at):
             return False
         self._read(probe.message)
@@ -179,18 +179,18 @@ class Draft:
         return True
 
     def settle_some(self, at: int, ordinal: int) -> None:
-        """Settle what falls due through ``at`` up to the advisory of ``ordinal``, as a draft that is full then does."""
+        """Settle deadlines through ``at``, and stop behind the advisory of ``ordinal``, as a full draft does."""
         self._decision_limit = len(self.decisions) + ordinal - self._ledger.ordinal
         self._advance(at + 1)
 
     def lose(self, cause: BlindCause) -> None:
-        """Let the next proof close a blind span, however soon it comes: something before it was never seen."""
+        """Make the next proof close a blind span, however short: messages before that proof were never seen."""
         if self._pending_blind not in (cause, BlindCause.NEW_EPOCH):
             self._pending_blind, self._quiet_until = cause, 0
             self._ledger.count("blind", cause)
 
     def pass_unproven(self, started_at: int, ended_at: int) -> bool:
-        """Apply rule 9 to a span in which nothing was stored, before anything else of its end is decided."""
+        """Apply rule 9 to a span in which nothing was stored; call it before any other input at its end."""
         policy, through = self._policy, self.observed_through
         is_blind = self._pending_blind or ended_at - through > policy.blind_after
         if self.clock_ahead or not through or (is_blind and not self._seen.is_suspending):
@@ -203,7 +203,7 @@ class Draft:
         return self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, unsteady=True))
 
     def look_at(self, facts: StreamFacts, *, refuses: bool) -> bool:
-        """Note what the stream takes, and whether it is seen to refuse what is sent to it; ``facts`` as of now."""
+        """Compare the stream's configuration (``facts``, as of now) with the last one, and apply rule 7 to changes."""
         seen, takes, took = self._seen, self._takes, self._took
         at, last = self.observed_through, self.position.sequence
         now = msgspec.structs.replace(seen, at=at, sequence=last, refuses=refuses, by_subject=facts.refuses_by_subject)
@@ -211,7 +211,7 @@ class Draft:
             now, took = self._compare(now, facts)
         if facts.refuses_by_subject and not seen.by_subject:
             now = now.unheard_from_here(self._blind_total)
-        if not now.says_as(seen):
+        if not now.has_same_restrictions(seen):
             if not self._finish_settling():
                 return False
             self.see_stream(msgspec.structs.replace(now, at=self.observed_through))
@@ -219,17 +219,17 @@ class Draft:
         return True
 
     def lifts(self, facts: StreamFacts, *, refuses: bool) -> set[Restriction]:
-        """Tell what restricts the stream no more: it does not as of the facts' instant, perhaps later than ours."""
+        """Return the restrictions that no longer hold at the instant of ``facts``, which may lie ahead of the draft."""
         now = msgspec.structs.replace(self._seen, refuses=refuses, by_subject=facts.refuses_by_subject)
         return self._seen.lifted_in(self._compare(now, facts)[0])
 
     def _compare(self, now: StreamSeen, facts: StreamFacts) -> tuple[StreamSeen, StreamTakes | None]:
-        """Compare what the stream takes with what it took: give what is seen, and what it took that is missed."""
+        """Return the changed restrictions, and the earlier configuration if its senders may be missed."""
         takes, took = self._takes, self._took
         earliest_seen_at = self._heard.first_instant()
-        # What nobody was heard on is not missed.
+        # A subject that no sender was heard on is not missed.
         used = takes if took is None else took if takes is None or now.awaits_word else took.union(takes)
-        # Whoever was retired unheard is missed for as long as it would have been known: people are told, no more.
+        # A sender retired as unheard counts as missed until retire_after would have retired it: for messages only.
         is_waited_for = now.awaits_word or earliest_seen_at < now.narrowed_at
         is_missed = is_waited_for or self.observed_through < self._unheard_until
         if took is not None and used is not None and not used.lost_in(facts.takes):
@@ -237,14 +237,14 @@ class Draft:
                 return now, None
             return now.unnarrowed(), None
         if takes is not None and takes.lost_in(facts.takes) and self._sender_count:
-            # Where the stream's clock is not followed, whoever is heard now counts as heard before.
+            # While the stream's clock is not followed, a sender heard now counts as heard before this instant.
             at = self.observed_through + 1 if self.clock_ahead else facts.server_at
             narrowed = msgspec.structs.replace(now, awaits_word=True, narrowed_at=at)
             return narrowed.unheard_from_here(self._blind_total), used
         return now, took if is_missed else None
 
     def see_stream(self, seen: StreamSeen) -> bool:
-        """Let time pass without being covered, or be covered again, as rule 7 has it."""
+        """Suspend coverage, or resume it, by rule 7."""
         if not self._finish_settling():
             return False
         before, self._seen = self._seen, seen
@@ -261,7 +261,7 @@ class Draft:
         elif seen.thinned and not before.thinned:  # lost while time is suspended already
             self._ledger.count("blind", BlindCause.GAP)
         elif (before.is_suspending or is_restored) and not seen.is_suspending:
-            # From the next proof on, everybody has the full time to be heard.
+            # The blind span gives every sender the full time to be heard, from the next proof on.
             self._pending_blind = self._pending_blind or before.cause
         return True
 
@@ -274,13 +274,13 @@ class Draft:
         return self.see_stream(self._seen.changed(self.observed_through, self.position.sequence, thinned=thinned))
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
-        """Obey rule 10; ``reference`` is what the other clocks show: where nothing was observed, observation begins."""
+        """Apply rule 10. Observation begins at ``reference``, the other clocks' time, if it has not begun yet."""
         if not self._finish_settling():
             return False
         if is_ahead == self.clock_ahead:
             return True
         if is_ahead and not self.observed_through:
-            self._go_on_from(reference)
+            self._begin_coverage(reference)
         self.clock_ahead = is_ahead
         self._quiet_until = self._next_deadline = 0
         self.recorded.append(ClockSeen(self.observed_through, self.position.sequence, is_ahead))
@@ -291,7 +291,7 @@ class Draft:
         return True
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
-        """Go on with another past behind ``sequence`` (``stored_at``: of what was read there). Ordinals start again."""
+        """Continue behind ``sequence`` of a changed past, read up to ``stored_at``; ordinals start at 1 again."""
         if not self._finish_settling():
             return False
         is_closed = self._seen.is_suspending or self._pending_blind is BlindCause.NEW_EPOCH
@@ -306,7 +306,7 @@ class Draft:
         return True
 
     def pass_blind_span(self, span: BlindSpan) -> bool:
-        """Settle what fell due before the span, close coverage at its start, and reopen it at its end."""
+        """Settle the deadlines before the span, close coverage at its start, and reopen it at its end."""
         if not (self._finish_settling() and self._settle(span.started_at)):
             return False
         if span.cause is not BlindCause.NEW_EPOCH:
@@ -333,7 +333,7 @@ class Draft:
 
     @property
     def changes_nothing(self) -> bool:
-        """Tell whether only time went on: no message was read, nothing decided, counted or recorded."""
+        """True if only time advanced: no message was read, nothing decided, counted or recorded."""
         is_quiet = not (self.decisions or self.recorded or self._ledger.counts)
         return is_quiet and self.position == self._before.position
 
@@ -372,12 +372,12 @@ class Draft:
         )
 
     def changes(self) -> SenderChanges:
-        """Give the touched senders, each with the slot that it keeps."""
+        """Return the touched senders; new ones get their slots here."""
         heard, stale = list(self._heard.own.values()), list(self._stale.own.values())
-        nameless = [state for state in (*heard, *stale) if state.slot == NOBODY]
+        nameless = [state for state in (*heard, *stale) if state.slot == NO_SLOT]
         for state, slot in zip(nameless, islice(self._senders.free_slots(), len(nameless)), strict=True):
             state.slot = slot
-        retired = [state for state in self._touched.values() if state.retired and state.slot != NOBODY]
+        retired = [state for state in self._touched.values() if state.retired and state.slot != NO_SLOT]
         return SenderChanges(heard, stale, retired)
 
     def _touch(self, sender_id: str) -> SenderState | None:
@@ -399,7 +399,7 @@ class Draft:
             self._resume(at)
         if self.clock_ahead or through == 0 or self._seen.is_suspending:
             if not self.clock_ahead:
-                self._go_on_from(at)
+                self._begin_coverage(at)
             return True
         if self._detects and (self._pending_blind or at - through > self._policy.blind_after):
             is_found, cause = self._pending_blind is None, self._pending_blind or BlindCause.UNPROVEN
@@ -414,15 +414,15 @@ class Draft:
         return True
 
     def _resume(self, at: int) -> None:
-        """End what suspends coverage by rules 8 and 9, if it has been over for long enough at ``at``."""
+        """End a suspension of coverage by rules 8 and 9, if its cause has been over for long enough at ``at``."""
         seen, policy = self._seen, self._policy
         batch = seen.batch if at <= self._batched_at + policy.stale_after else ""
         unsteady = seen.unsteady and at < self._unproven[-1][1] + policy.blind_after
         if (batch, unsteady) != (seen.batch, seen.unsteady):
             self.see_stream(seen.changed(self.observed_through, self.position.sequence, batch=batch, unsteady=unsteady))
 
-    def _go_on_from(self, at: int) -> None:
-        """Let coverage begin no earlier than at a proof: at the first of all, or at each while it is suspended."""
+    def _begin_coverage(self, at: int) -> None:
+        """Begin coverage at a proof: the very first one, or each one while coverage is suspended."""
         through = self.observed_through
         if through == 0:
             self.recorded.append(ObservationBegun(at, self.position.sequence))
@@ -453,7 +453,7 @@ class Draft:
         return at
 
     def _settle(self, at: int) -> bool:
-        """Decide everything that falls due strictly before ``at``; False where the decision limit came first."""
+        """Decide everything that falls due strictly before ``at``; return False if the decision limit came first."""
         # Looked up once: settling changes none of them, and a whole fleet may fall silent.
         since, policy, policy_at, blind_total = self._since, self._policy, self._policy_at, self._blind_total
 
@@ -472,7 +472,7 @@ class Draft:
             stale_due = is_retired_at(self._stale.first_instant())
             due = min(heard_due, stale_due)
             if due >= at:
-                # Nor can anybody who is heard from now on fall silent sooner.
+                # A sender heard from now on cannot fall stale sooner either.
                 self._next_deadline = min(due, falls_stale_at(self.observed_through))
                 return True
             room = self._decision_limit - len(self.decisions)
@@ -488,14 +488,14 @@ class Draft:
                     self._forget_stale(sender_id, due)
 
     def _finish_settling(self) -> bool:
-        """Finish an instant that the last commit left half settled: whatever is recorded next stands behind it."""
+        """Finish an instant that the last commit left half settled: recorded inputs follow whole instants only."""
         at, self._settling_at = self._settling_at, 0
         return not at or self._settle_through(at)
 
     def _settle_through(self, at: int) -> bool:
-        """Settle ``at`` itself too: nothing more can fall on it. While coverage is suspended nothing falls due."""
+        """Settle ``at`` too, and advance behind it; while coverage is suspended nothing falls due."""
         if self._seen.is_suspending:
-            self._go_on_from(at + 1)
+            self._begin_coverage(at + 1)
             return True
         if not self._settle(at + 1):
             return False
@@ -561,23 +561,23 @@ class Draft:
         return True
 
     def ask_for(self, sender_id: str) -> bool:
-        """Let a sender's next sighting be forwarded; that of one who is not known will be, as its first."""
+        """Forward a sender's next sighting; an unknown sender's first one is forwarded anyway."""
         if not self._finish_settling():
             return False
-        if self._known(sender_id) is not None:
+        if self._find_sender(sender_id) is not None:
             self._asked_for.add(sender_id)
             self.recorded.append(SenderAskedFor(self.observed_through, sender_id, self.position.sequence))
         return True
 
     def retire(self, sender_id: str) -> bool:
-        """End a sender's life at ``observed_through``, because an operator says that it is gone.
+        """Retire a sender at ``observed_through`` by an operator's order.
 
-        Never at an instant at which it was heard: readers, who order what one instant brings by its kind, would put its
-        end before its beginning. That instant is settled first, and time goes on by the least there is.
+        Never at an instant at which it was heard: readers order the advisories of one instant by their kinds, and would
+        put its end before its beginning. That instant is settled first, and time advances by one microsecond.
         """
         if len(self.decisions) >= self._decision_limit or not self._finish_settling():
             return False
-        state = self._known(sender_id)
+        state = self._find_sender(sender_id)
         if state is not None:
             if state.last_seen_at >= self.observed_through and not self._settle_through(self.observed_through):
                 return False
@@ -589,7 +589,7 @@ class Draft:
         self._revisions = revisions
         self._ledger.count("policy", what)
 
-    def _known(self, sender_id: str) -> SenderState | None:
+    def _find_sender(self, sender_id: str) -> SenderState | None:
         state = self._touch(sender_id)
         if state is None or state.retired:
             self._ledger.count("policy", "unknown_sender")

@@ -1,8 +1,8 @@
-"""Read a registration: who sent it, whether it must go on at once, and a digest of what it says.
+"""Reader of registrations: the sender, the force flag, and a digest of the content.
 
-Only what is needed is decoded, in one pass. What that refuses is read once more with tolerance: whoever can be
-identified is heard, however broken the rest of the body is. A message without a sender is a value (``Rejected``), not
-an exception: it is forwarded unsampled, counted, and cannot stop the site.
+Only the fields that are needed are decoded, in one pass. A body that strict decoding refuses is read once more by a
+tolerant decoder: a sender that can be identified is heard, however broken the rest of the body is. A message without a
+sender is a value (``Rejected``), not an exception: it is forwarded unsampled, counted, and cannot stop the site.
 """
 
 import contextlib
@@ -49,20 +49,20 @@ from shared.tolerant_json import Deviation
 from shared.wire import SENDER_LIMIT
 
 MOST_REGISTRATIONS = 65_536
-"""Registrations of one message that are read: a second's work. The time behind a message of more is unknown."""
+"""Registrations of one message that are read: a second's work. The time behind a longer message is unknown."""
 
 EXAMINED = 1_000
-"""Parts of a body in which other senders are looked for, where no batch is configured."""
+"""Parts of a body that are searched for other senders if no batch is configured."""
 
 
 class NameForm(StrEnum):
-    """What is done to a name before it is a sender's: of a HOSTNAME, all that does not tell one host from another."""
+    """How a name is normalized: HOSTNAME removes case, space and a final full stop, which identify no host."""
 
     NONE = "none"
     HOSTNAME = "hostname"
 
     def of(self, name: str) -> str:
-        """Give the sender.
+        """Return the sender that a name identifies.
 
         >>> NameForm.HOSTNAME.of(" Web1.Example.NET. "), NameForm.NONE.of("Web1")
         ('web1.example.net', 'Web1')
@@ -71,7 +71,7 @@ class NameForm(StrEnum):
 
 
 class _SenderNaming(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rules have in common; ``inspect_field`` of each names what identifies the sender, as advisories do."""
+    """Base of the sender rules. Each has an ``inspect_field``, which advisories name."""
 
     normalize: NameForm = NameForm.NONE
 
@@ -119,14 +119,14 @@ SenderRule = SenderByPath | SenderByHeader | SenderBySubjectToken | SenderBySubj
 
 
 class GoodbyeRule(msgspec.Struct, frozen=True):
-    """A message with one of the ``values`` at a JSON path says that its sender goes, not that it is there."""
+    """A message with one of the ``values`` at a JSON path is a sender's goodbye, not a registration."""
 
     path: str
     values: tuple[str, ...]
 
 
 class Intake:
-    """Turn messages into observations by one block's rules. ``probe_origin`` is what the block's own probes carry.
+    """Turns messages into observations by one block's rules. ``probe_origin`` is the header of the block's own probes.
 
     ``slow_count`` counts the messages that may have taken long to read.
     """
@@ -147,7 +147,7 @@ class Intake:
         paths = self._sender_keys, keys_of(force_path), keys_of(goodbye.path if goodbye else "")
         self._shape, (self._sender_field, self._force_field, self._goodbye_field) = _shape(*paths)
         self._decode = msgspec.json.Decoder(self._shape).decode
-        # Where the sender is a key of the body itself, as in most: looked up without a call for each message.
+        # The sender is mostly a key of the body itself: this saves a call for each message.
         self._sender_top = self._sender_field.attribute if self._sender_field and not self._sender_field.keys else ""
         self._reads_body = bool(self._sender_field or self._force_field or self._goodbye_field)
         self._digest = digest if digest and digest.paths else None
@@ -161,7 +161,7 @@ class Intake:
 
         Deviations from JSON are added to ``deviations``.
         """
-        if message.headers and (cause := self.what_else(message.headers)):
+        if message.headers and (cause := self.proof_cause(message.headers)):
             return ProbeSighting(message, cause)
         deviations = [] if deviations is None else deviations
         if self._opens_batches:
@@ -190,7 +190,9 @@ class Intake:
         if self._normalizes:
             sender_id = self._sender.normalize.of(sender_id)
         if not sender_id:
-            return Rejected(message, self._why_none(body, deviations))
+            # The sender may be in the part of the body that could not be read.
+            is_broken = self._sender_field is not None and (body is None or any(deviations))
+            return Rejected(message, RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER)
         if not is_usable(sender_id):
             return Rejected(message, RejectReason.SENDER_NOT_USABLE)
         forced = self._force_field is not None and self._force_field.of(body, deviations) is True
@@ -200,7 +202,6 @@ class Intake:
         )
 
     def give(self, draft: Draft, message: SourceMessage, *, too_old: bool) -> bool:
-        """Add a message to a draft; return False if that is full. A message that is ``too_old`` is not forwarded."""
         # One list for all: most messages leave it empty.
         deviations = self._deviations
         result = self.read(message, deviations)
@@ -274,9 +275,9 @@ class Intake:
         return self._read_one(element, list(deviations))
 
     def _with_unopened(self, result: Observation | Rejected, deviations: Deviations) -> Observation | Rejected:
-        """Note that a message that was read as one registration holds registrations of other senders, if it does."""
-        known = {result.sender_id} if isinstance(result, Observation) else set()
-        unopened = self._other_senders(result.message, known)
+        """Set ``unopened`` if a message that was read as one registration holds registrations of other senders."""
+        read = {result.sender_id} if isinstance(result, Observation) else set()
+        unopened = self._other_senders(result.message, read)
         if unopened is None:
             return result
         deviations.append(None)
@@ -285,16 +286,16 @@ class Intake:
         deviation = result.deviation or Deviation.SURPLUS
         return msgspec.structs.replace(result, deviation=deviation, unopened=unopened)
 
-    def _other_senders(self, message: SourceMessage, known: set[str]) -> Unopened | None:
-        """Return the form of the batch that a body is, if senders stand in it that are not ``known``."""
+    def _other_senders(self, message: SourceMessage, read: set[str]) -> Unopened | None:
+        """Return the form of the batch that a body is, if it has senders other than ``read``."""
         values, _ = values_of(message.payload)
         for result in islice(self._registrations(message, values, []), EXAMINED):
-            if isinstance(result, Observation) and result.sender_id not in known:
+            if isinstance(result, Observation) and result.sender_id not in read:
                 return Unopened.LINES if len(values) > 1 else Unopened.ARRAY
         return None
 
-    def what_else(self, headers: Mapping[str, str]) -> ProofCause | None:
-        """Tell what a message is that nobody has registered with; None where somebody has."""
+    def proof_cause(self, headers: Mapping[str, str]) -> ProofCause | None:
+        """Return the cause of a message that only proves time; None for a registration."""
         if PROBE_HEADER in headers:
             return ProofCause.OWN if headers[PROBE_HEADER] == self._probe_origin else ProofCause.OTHERS
         if HEARTBEAT_HEADER in headers:
@@ -303,7 +304,7 @@ class Intake:
         return ProofCause.DELETE_MARKER if is_deleted else None
 
     def _decode_again(self, payload: bytes, deviations: Deviations, refusal: Exception) -> Any:
-        """Read what the one pass refuses; None where there is no object to be read."""
+        """Decode with tolerance a body that strict decoding refused; return None if it holds no object."""
         if isinstance(refusal, RecursionError):
             with contextlib.suppress(*UNREADABLE):
                 return decode_deep(self._decode, payload)
@@ -315,11 +316,6 @@ class Intake:
             return msgspec.convert(body, self._shape)
         deviations[:] = [None]
         return None
-
-    def _why_none(self, body: Any, deviations: Deviations) -> RejectReason:
-        """Say why there is no sender: it may stand in what could not be read."""
-        is_broken = self._sender_field is not None and (body is None or any(deviations))
-        return RejectReason.NOT_AN_OBJECT if is_broken else RejectReason.NO_SENDER
 
     def _sender_of(self, message: SourceMessage, body: Any, deviations: Deviations) -> Any:
         if self._sender_field is not None:
@@ -353,9 +349,9 @@ def _merged(observations: list[Observation]) -> Observation:
 
 
 def is_usable(sender_id: str) -> bool:
-    """Tell whether records and the store can carry a name.
+    """Return True if records and the store can carry a name.
 
-    An advisory must fit into a message, SQLite's JSON ends a text at NUL, and half a letter has no bytes in UTF-8.
+    An advisory must fit into a message, SQLite's JSON ends a text at NUL, and a lone surrogate has no UTF-8 form.
     """
     if len(sender_id) > SENDER_LIMIT or "\0" in sender_id:
         return False
@@ -369,7 +365,7 @@ def is_usable(sender_id: str) -> bool:
 
 
 def _number_text(value: Any) -> str | None:
-    """Write a number as the peer does, which knows senders by text: never with an exponent. None: it is no number.
+    """Return a number as text, as the peer writes it: never with an exponent. None: it is not a number.
 
     >>> _number_text(1e3), _number_text(1.50), _number_text(None), _number_text(True)
     ('1000', '1.5', '', None)
@@ -377,7 +373,7 @@ def _number_text(value: Any) -> str | None:
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
-        # No decoder gives one that is too long for it.
+        # No decoder returns an integer with more digits than str() converts.
         return str(value)
     if not isinstance(value, float) or not isfinite(value):
         return None
@@ -386,7 +382,7 @@ def _number_text(value: Any) -> str | None:
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """Where a path's value is found in a decoded body: an attribute, and the keys below it."""
+    """Location of a path's value in a decoded body: an attribute, and the keys below it."""
 
     attribute: str
     keys: tuple[str, ...]
@@ -397,7 +393,7 @@ class _Field(msgspec.Struct, frozen=True):
 
 
 def _shape(*paths: tuple[str, ...]) -> tuple[Any, list[_Field | None]]:
-    """Make the type that decodes the given paths' first keys and skips the rest, and say where each path went."""
+    """Return a type that decodes the first keys of the paths and skips the rest, and the field of each path."""
     attributes = {key: f"field_{n}" for n, key in enumerate(dict.fromkeys(keys[0] for keys in paths if keys))}
     shape = msgspec.defstruct(
         "Registration",

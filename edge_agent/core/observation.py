@@ -1,4 +1,4 @@
-"""Define what the agent takes from its source: messages, observations, probes, and what was rejected and why."""
+"""Inputs from the source: messages, observations, batches, probes, and rejections with their reasons."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -9,18 +9,18 @@ from shared.command_line.tables import visible
 from shared.tolerant_json import Deviation
 
 PROBE_HEADER = "Muster-Probe"
-# What the peer's heartbeats carry, and ours.
+# The header of heartbeats, the peer's and ours.
 HEARTBEAT_HEADER = "Choria-SR-Originator"
 MARKER_HEADER = "Nats-Marker-Reason"
-"""What a server's own messages carry that stand for one it let go (ADR-43): the sender has said nothing."""
+"""The header of a server's message about one that it deleted (ADR-43): the sender has sent nothing."""
 
 OPERATION_HEADER = "KV-Operation"
 DELETE_OPERATIONS = frozenset(("DEL", "PURGE"))
-"""What a key-value store's client writes when a key is deleted; any other operation puts a value."""
+"""The operations by which a key-value client deletes a key; any other operation puts a value."""
 
 
 class BatchForm(StrEnum):
-    """How the registrations of several senders stand in one body; NONE: a body holds one registration."""
+    """Form of a body with registrations of several senders; NONE: a body holds one registration."""
 
     NONE = "none"
     LINES = "lines"
@@ -28,7 +28,7 @@ class BatchForm(StrEnum):
 
 
 class Unopened(StrEnum):
-    """Why a body holds senders that were not read: it is a batch of another form than is set, or too long a batch.
+    """Why a body has senders that were not read: it is a batch of another form than configured, or too long.
 
     Of several causes, the state of a block keeps the greatest text.
     """
@@ -54,9 +54,9 @@ class SourceMessage(msgspec.Struct, frozen=True, gc=False):
 class Observation(msgspec.Struct, frozen=True, gc=False):
     """One registration as the tracker sees it. ``digest`` is 0 where no digest is configured.
 
-    ``deviation`` says in what the body, as far as it was read, is not JSON; None where it is. ``unopened`` is why
-    other senders in it were not read. In a batch, ``message`` has this sender's part of the
-    body, which consists of ``count`` registrations.
+    ``deviation`` is how the body, as far as it was read, deviates from JSON; None if it does not. ``unopened`` is why
+    other senders in it were not read. In a batch, ``message`` has this sender's part of the body, which consists of
+    ``count`` registrations.
     """
 
     sender_id: str
@@ -69,7 +69,7 @@ class Observation(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProofCause(StrEnum):
-    """What a message is that proves time and is nobody's registration. Probes of others prove as much as our own."""
+    """Kind of a message that proves time and is not a registration. Other agents' probes prove as much as our own."""
 
     OWN = "own"
     OTHERS = "others"
@@ -79,7 +79,7 @@ class ProofCause(StrEnum):
 
 
 class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
-    """A message that says no more than that the stream stores: a proof of time, nobody's registration."""
+    """A message that proves time and is not a registration."""
 
     message: SourceMessage
     cause: ProofCause
@@ -88,7 +88,7 @@ class ProbeSighting(msgspec.Struct, frozen=True, gc=False):
 class RejectReason(StrEnum):
     """Why a message does not count as a registration. It is still a proof of time.
 
-    It is forwarded unsampled, but for TOO_MANY_SENDERS: those whose sender would be one too many may be any number.
+    It is forwarded unsampled, except for TOO_MANY_SENDERS: any number of such messages may follow.
     """
 
     NOT_AN_OBJECT = "not_a_json_object"
@@ -100,7 +100,7 @@ class RejectReason(StrEnum):
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """A message without a sender, or a part of one, and why; ``unopened`` as in Observation."""
+    """A message, or a part of one, without a sender, and the reason; ``unopened`` as in Observation."""
 
     message: SourceMessage
     reason: RejectReason
@@ -110,8 +110,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 class Batch(msgspec.Struct, frozen=True, gc=False):
     """A message that holds registrations of several senders: one observation for each of them.
 
-    ``rejected`` are its parts without a sender, ``goodbyes`` counts those that end something. ``unopened`` as in
-    Observation.
+    ``rejected`` are its parts without a sender, ``goodbyes`` counts its goodbyes. ``unopened`` as in Observation.
     """
 
     message: SourceMessage
@@ -124,19 +123,19 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 IntakeResult = Observation | Batch | Rejected | ProbeSighting
 
 
-# Which messages were rejected lately: one of them may be a living sender's. People are told, nothing is decided by it.
+# The latest rejections, for status and explain: one may come from a sender that is up. No decision depends on them.
 
 REJECTIONS_KEPT = 32
-"""Subjects that are kept for each reason: one that comes on every subject pushes none of the others out."""
+"""Subjects that are kept for each reason: a reason met on every subject evicts none of the others."""
 
 EXCERPT = 60
 SUBJECT_KEPT = 256
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """What was rejected on one subject for one reason since ``first_at``, the last at ``last_at``, as ``sequence``.
+    """The rejections on one subject for one reason, from ``first_at`` to ``last_at``; ``sequence`` is the last one's.
 
-    Instants are the stream's own time in microseconds. ``excerpt`` is what the last one begins with, made visible.
+    Instants are the stream's own time in microseconds. ``excerpt`` is the beginning of the last one, made visible.
     """
 
     subject: str
@@ -155,13 +154,13 @@ Rejections = dict[str, Rejection]
 def with_another(
     rejections: Rejections, message: SourceMessage, reason: RejectReason, at: int, number: int = 1
 ) -> Rejections:
-    """Add ``number`` rejections of one message, or of its parts; the oldest of a reason go beyond REJECTIONS_KEPT."""
-    # Made visible it can be written, whatever bytes it is of.
+    """Return ``rejections`` with ``number`` more of one message; of each reason the latest REJECTIONS_KEPT stay."""
+    # Made visible, a subject of any bytes can be encoded.
     subject = visible(message.subject[:SUBJECT_KEPT])
     key = f"{reason} {subject}"
-    rest = {each: rejections[each] for each in rejections if each != key}
+    rest = {other: rejections[other] for other in rejections if other != key}
     before = rejections.get(key)
-    of_reason = [each for each, other in rest.items() if other.reason == reason]
+    of_reason = [other for other, rejection in rest.items() if rejection.reason == reason]
     for oldest in of_reason[: max(len(of_reason) + 1 - REJECTIONS_KEPT, 0)]:
         del rest[oldest]
     count, first_at = (before.count + number, before.first_at) if before else (number, at)
@@ -170,7 +169,7 @@ def with_another(
 
 
 def excerpt(payload: bytes) -> str:
-    r"""Show the beginning of a payload, whatever it is.
+    r"""Return the beginning of a payload of any bytes as visible text.
 
     >>> excerpt(b'{"sender"\x00\xff' + b"." * 100)
     '{"sender"\\x00\\xff.................................................…'
@@ -180,7 +179,7 @@ def excerpt(payload: bytes) -> str:
 
 
 def rejections_of(rejections: Iterable[Rejection], sender_id: str) -> list[Rejection]:
-    """Give those that are a sender's by what they show: its name, or its first label, in the subject or the body."""
+    """Return the rejections that show a sender's name, or its first label, in the subject or the body."""
     name = sender_id.casefold()
     label = name.partition(".")[0]
     written = {name, name.replace(".", "_"), name.replace(".", "-"), *([] if label.isdecimal() else [label])} - {""}

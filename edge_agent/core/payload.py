@@ -1,9 +1,9 @@
-"""Follow a path into JSON, also where adapters and nodes have put JSON into it as text, zipped or not.
+"""Access to paths in JSON, also through JSON that is nested in it as text, zipped or not.
 
-Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path goes on into either. Nothing that
-anybody registers is an error here, whatever it opens to. What is not quite JSON is read as far as that goes
-(``shared.tolerant_json``), and how it deviates is added to ``deviations``; so is None where something was read in vain,
-or unzipped: whoever finds anything there knows that reading took long.
+Adapters carry a registration as JSON text inside JSON, and nodes zip it: a path continues into either. No payload
+raises an error here. Malformed JSON is read as far as possible (``shared.tolerant_json``), and the deviation is added
+to ``deviations``; None is added if reading found nothing or had to unzip: a list that is not empty means that reading
+may have taken long.
 """
 
 import base64
@@ -22,25 +22,25 @@ from shared.tolerant_json import Deviation
 Deviations = list[Deviation | None]
 
 TOLERATED_LIMIT = 256 << 10
-"""Characters that are read of what is broken in its structure: a fraction of a second's work."""
+"""Characters that are read of a body with a broken structure: a fraction of a second's work."""
 
-# Whoever registers may send a few bytes that become gigabytes, and JSON that takes forty times more as objects.
+# A message may be a few bytes that become gigabytes, or JSON that takes forty times its size as objects.
 UNZIPPED_LIMIT = 2 << 20
 _GZIP_OR_ZLIB = 47
-# In base64, what gzip begins with, and zlib at its levels.
+# The first bytes of gzip, and of zlib at its levels, in base64.
 _ZIPPED = ("H4", "eA", "eF", "eJ", "eN")
 
-# Nobody who registers may end the agent, by however deep a nesting.
+# RecursionError: no nesting in a registration may end the agent.
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 def keys_of(path: str) -> tuple[str, ...]:
-    """Split a path, which joins keys by dots; none for an empty one."""
+    """Return the keys of a path, which are joined by dots; none for an empty path."""
     return tuple(path.split(".")) if path else ()
 
 
 def read_json(body: bytes, deviations: Deviations) -> Any:
-    """Decode a whole body; raise one of UNREADABLE where there is nothing to be read."""
+    """Decode a whole body; raise one of UNREADABLE if nothing can be read."""
     try:
         return decode_deep(msgspec.json.decode, body)
     except UNREADABLE:
@@ -48,9 +48,9 @@ def read_json(body: bytes, deviations: Deviations) -> Any:
 
 
 def decode_tolerantly(body: bytes | str, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
-    """Decode what the strict decoder has refused; raise msgspec.DecodeError where there is nothing to be read.
+    """Decode a body that the strict decoder refused; raise msgspec.DecodeError if nothing can be read.
 
-    ``path`` is that of the text for which it is read, if any.
+    ``path`` is that of the value for which it is read, if any.
     """
     found = tolerant_json.decode(body, TOLERATED_LIMIT, path)
     # Without a deviation it is JSON with a number that is too large.
@@ -59,7 +59,7 @@ def decode_tolerantly(body: bytes | str, deviations: Deviations, path: tuple[str
 
 
 def value_at(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
-    """Give what stands at a path, None where nothing does."""
+    """Return the value at a path, None if there is none."""
     for number, key in enumerate(keys):
         value = unpack(value, deviations, keys[number:])
         value = value.get(key) if isinstance(value, dict) else None
@@ -67,10 +67,10 @@ def value_at(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
 
 
 def unpack(value: Any, deviations: Deviations, path: tuple[str, ...] = ()) -> Any:
-    """Open JSON that stands as text inside JSON, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
+    """Decode JSON that is nested in JSON as text, zipped (Choria's ``zcontent``: base64 of gzip or zlib) or not.
 
-    What is not quite JSON counts as JSON where at least one key of an object can be read: else it is a mere text.
-    ``path`` is what is looked for in it.
+    Malformed JSON counts as JSON if at least one key of an object can be read, otherwise as plain text. ``path`` is
+    that of the value that is needed.
     """
     if not isinstance(value, str):
         return value
@@ -118,17 +118,16 @@ EVERY_PATH = "*"
 
 
 class DigestRule(msgspec.Struct, frozen=True):
-    """Which JSON paths make up the content whose change is worth forwarding; ``*`` is all but the ignored ones."""
+    """The JSON paths of the content that is forwarded when it changes; ``*`` is all but the ignored ones."""
 
     paths: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
 
 def content_digest(payload: bytes, rule: DigestRule, deviations: Deviations | None = None) -> int:
-    """Give a 64-bit BLAKE2b of the chosen content, whatever the order of its keys; 0 where there is nothing to be read.
+    """Return a 64-bit BLAKE2b of the chosen content, in which the order of keys does not matter; 0 if it is unreadable.
 
-    Paths go on into JSON that stands as text inside JSON, and what is not quite JSON is read as far as that goes, as
-    ``edge_agent.core.payload`` says.
+    Paths continue into nested JSON, and malformed JSON is read as far as possible.
     """
     deviations = [] if deviations is None else deviations
     try:
@@ -153,12 +152,12 @@ def _below(path: str, ignored: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def _without(value: Any, keys: tuple[str, ...], deviations: Deviations) -> Any:
-    """Copy a JSON value, less what stands at a path."""
+    """Return a copy of a JSON value without the value at a path."""
     inside = unpack(value, deviations)
     if not keys or not isinstance(inside, dict):
         return value
     if keys[0] not in inside:
-        # Opened all the same: whether the ignored path is there must not show in the digest.
+        # Decoded too: the digest must not depend on whether the ignored path exists.
         return inside
     kept = {key: inner for key, inner in inside.items() if key != keys[0]}
     if len(keys) > 1:

@@ -1,4 +1,4 @@
-"""Turn decisions into outbox rows: subject, headers, body and message id, ready to be published as they are."""
+"""Writer of outbox rows for decisions: subject, headers, body and message id, ready to be published as they are."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,26 +22,26 @@ from shared.identifiers import (
 
 
 class SizeLimit(StrEnum):
-    """Whose limit a message is over: the servers' for any message, or that of the stream. Named as the settings are."""
+    """The limit that a message exceeds: the servers' or the stream's. Values are the names of their settings."""
 
     MAX_PAYLOAD = "max_payload"
     MAX_MSG_SIZE = "max_msg_size"
 
 
 class TooLarge(msgspec.Struct, frozen=True):
-    """Why a row cannot be taken: the target would have to take messages of ``needed`` bytes, headers included."""
+    """A row that the target refuses: it would have to take messages of ``needed`` bytes, headers included."""
 
     limit: SizeLimit
     needed: int
 
 
 RECORD_OVERHEAD = 256
-"""What a record takes beside its payload and the headers that vary: row, subject and the agent's other headers."""
+"""Bytes of a record in addition to its payload and varying headers: row, subject and the agent's other headers."""
 
 _HEADER_OVERHEAD = 4
 CONTROL_HEADERS = "nats-"
 _AGENTS_ONLY = (CONTROL_HEADERS, "muster-", wire.SOURCE_HEADER.lower())
-# RFC 9110, 5.6.2: what a header's name may consist of, and what clients refuse to send where it does not.
+# RFC 9110, 5.6.2: the characters of a header's name; clients refuse to send any other name.
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
@@ -57,14 +57,14 @@ class Lane(IntEnum):
 
 
 class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record on its way. ``sender_id`` is set where a newer row of the same sender may replace this one.
+    """One record in the outbox. ``sender_id`` is set if a newer row of the same sender may replace this one.
 
     Stores hold rows encoded, as arrays: fields are only ever added, at the end, with a default.
 
     ``watermark_since`` is a watermark's ``observed_since``, 0 for other records: unsent watermarks of the same coverage
-    merge where nothing of their block lies between. ``row_id`` is 0 until the store gives one.
+    merge if no row of their block lies between. ``row_id`` is 0 until the store assigns one.
 
-    ``headers_size`` is about what the headers take that the message came with, and its sender's, in bytes.
+    ``headers_size`` is the approximate size of the message's own headers and the sender's, in bytes.
     """
 
     lane: Lane
@@ -79,12 +79,12 @@ class OutboxRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def is_watermark(self) -> bool:
-        """Tell a barrier from the rest."""
+        """True for a watermark, which leaves only after all rows before it in its lane."""
         return self.watermark_since > 0
 
     @property
     def size(self) -> int:
-        """Give about what the row takes on the wire and on disk, in bytes."""
+        """The row's approximate size on the wire and on disk, in bytes."""
         return len(self.payload) + RECORD_OVERHEAD + self.headers_size
 
 
@@ -93,9 +93,9 @@ def size_of(rows: Sequence[OutboxRow]) -> int:
 
 
 def headers_to_keep(headers: Mapping[str, str], *, by_agent: bool = True) -> dict[str, str]:
-    """Give the headers that go on with a message: none that would be an order to the region's servers.
+    """Return the headers that are forwarded with a message: none that the region's servers would obey.
 
-    Nor, of a message that is not ``by_agent``, any that would pass for an agent's word.
+    Unless a message is ``by_agent``, headers that only an agent may set are dropped too.
     """
     dropped = CONTROL_HEADERS if by_agent else _AGENTS_ONLY
     return {
@@ -106,15 +106,15 @@ def headers_to_keep(headers: Mapping[str, str], *, by_agent: bool = True) -> dic
 
 
 def size_of_headers(headers: Mapping[str, str]) -> int:
-    """Give about what headers take on the wire and on disk, in bytes."""
+    """Return the approximate size of headers on the wire and on disk, in bytes."""
     return sum([len(name) + len(value) for name, value in headers.items()]) + _HEADER_OVERHEAD * len(headers)
 
 
 class Emitter(msgspec.Struct, frozen=True):
-    """What stands in a block's records beside its decisions.
+    """Writes a block's decisions as records.
 
-    ``key`` is the site's secret for message ids; ``boot_id`` names this run of the agent. ``prefix`` stands for the
-    site's own subjects where records go below another.
+    ``key`` is the site's secret for message ids; ``boot_id`` names this run of the agent. ``prefix`` replaces the
+    site's own subjects' if records go below another.
     """
 
     block_id: BlockId
@@ -126,7 +126,7 @@ class Emitter(msgspec.Struct, frozen=True):
     prefix: str = ""
 
     def rows(self, decisions: list[Decision], state: BlockState, watermark: "WatermarkContext") -> list[OutboxRow]:
-        """Write every decision as a row, in order; ``state`` and ``watermark`` stand in closing watermarks."""
+        """Return every decision as a row, in order; closing watermarks are made of ``state`` and ``watermark``."""
         rows = []
         write_advisory = self._advisory_writer(state.position.stream)
         write_registration = self._registration_writer(state.position)
@@ -199,7 +199,7 @@ class Emitter(msgspec.Struct, frozen=True):
             watermark_since=state.observed_since,
         )
 
-    # Of records, that is of hundreds of thousands at a time, whatever they have in common is put together once.
+    # A batch can have hundreds of thousands of records: the parts that they share are made once.
 
     def _advisory_writer(self, stream: str) -> Callable[[Advise], OutboxRow]:
         block_id, block, inspect_field = self.block_id, self.block_id.block, self.inspect_field
@@ -224,7 +224,7 @@ class Emitter(msgspec.Struct, frozen=True):
                 record = msgspec.structs.replace(record, by_operator=True)
             if decision.unheard_until:
                 record = msgspec.structs.replace(record, unheard_until_us=decision.unheard_until)
-            # The number too: an older copy of a store says again, under another, what was said not long ago.
+            # The ordinal too: an older copy of a store issues the same advisory again under another ordinal.
             number = id_of(event_id, incarnation, decision.ordinal)
             return OutboxRow(lane, block, subject, {header: number}, encode(record))
 
@@ -244,7 +244,7 @@ class Emitter(msgspec.Struct, frozen=True):
             headers = headers_to_keep(message.headers, by_agent=False) if message.headers else {}
             headers_size = size_of_headers(headers) if headers else 0
             if decision.sender_id:
-                # Its size counts: a name can be as long as all that a record otherwise takes.
+                # Its size counts: a name can be as long as the rest of a record.
                 headers[wire.SENDER_HEADER] = name = sender_header(decision.sender_id)
                 headers_size += name_overhead + len(name)
             headers[wire.ORIGIN_HEADER] = f"{origin}.{sequence}"
@@ -259,10 +259,10 @@ class Emitter(msgspec.Struct, frozen=True):
 
 
 class WatermarkContext(msgspec.Struct, frozen=True):
-    """What a watermark tells beside the block's state: senders by phase, the outbox's depth by lane and counters.
+    """A watermark's fields besides the block's state: senders by phase, the outbox's depth by lane and counters.
 
-    One that is told again, for the ``number``-th time, says under which ``condition``. ``conditions`` names all that
-    the agent is in. ``claim`` is the state that the run's last watermark claims.
+    A watermark repeated for the ``number``-th time names the ``condition`` that keeps time from advancing.
+    ``conditions`` are all current ones of the agent. ``claim`` is the state of the run's last watermark.
     """
 
     senders: dict[str, int]

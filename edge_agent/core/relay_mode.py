@@ -1,17 +1,17 @@
-"""Pass a fleet's registrations on, sampled again by their origin: (region, site, block, sender).
+"""Relay mode: forward a fleet's registrations, sampled again by origin (region, site, block, sender).
 
 For the upper levels of a tree. The rules:
 
-1. Only registrations are relayed. Every other record that is met is counted and goes no further: advisories and
-   watermarks travel by the streams' own sourcing, and stay those of the site that saw the senders.
-2. An origin's first registration goes on, and then one for each ``sample_interval`` of the stream's time; the first
-   interval is shortened by a stable hash. What a site found worth sending between two samples ends here.
-3. A registration that is not newer, in its site's own stream, than the one that went on last is a repetition: however
-   often a record comes round, it goes on once.
-4. An origin that was not heard for ``retire_after`` is forgotten, and then is as one that never was. Beyond
+1. Only registrations are relayed. Every other record is counted and not forwarded: advisories and watermarks travel by
+   the streams' own sourcing, and stay those of the site that saw the senders.
+2. An origin's first registration is forwarded, then one for each ``sample_interval`` of the stream's time; the first
+   interval is shortened by a stable hash. Registrations between two samples are not forwarded.
+3. A registration that is not newer, in its site's own stream, than the last forwarded one is a repetition: a record
+   that arrives several times is forwarded once.
+4. An origin that was not heard for ``retire_after`` is removed, and is new if it is heard again. Beyond
    ``max_senders`` no further origin is relayed.
 
-Nothing is said about senders: what is sampled accuses nobody.
+A relay issues no advisories: from sampled registrations no sender can be found stale.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from edge_agent.core.intake import Intake, is_usable
 from edge_agent.core.observation import Observation, ProbeSighting, Rejected, RejectReason, SourceMessage
 from edge_agent.core.payload import Deviations
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext, headers_to_keep, size_of_headers
-from edge_agent.core.senders import NOBODY, SenderChanges, SenderPhase, SenderState, SenderTable
+from edge_agent.core.senders import NO_SLOT, SenderChanges, SenderPhase, SenderState, SenderTable
 from edge_agent.core.untracked_draft import PositionDraft
 from shared import wire
 from shared.decoding import WireError
@@ -39,7 +39,7 @@ FORGOTTEN_PER_DRAFT = 10_000
 class RelayDraft(PositionDraft):
     """Registrations relayed, not yet adopted.
 
-    An origin stands in a sender's columns: the position there is that of the site's own record that went on last.
+    Origins use the columns of senders: the position is that of the last forwarded record in its site's own stream.
     """
 
     def __init__(self, state: BlockState, origins: SenderTable) -> None:
@@ -49,7 +49,7 @@ class RelayDraft(PositionDraft):
         self._new_count = 0
 
     def relay(self, origin: str, incarnation: Incarnation, sequence: int, observation: Observation) -> bool:
-        """Pass a registration on where its origin's sample is due; ``sequence`` is that in the site's own stream."""
+        """Forward a registration if its origin's sample is due; ``sequence`` is that in the site's own stream."""
         message = observation.message
         self._read(message)
         at = self._through
@@ -61,15 +61,15 @@ class RelayDraft(PositionDraft):
         if observation.deviation is not None:
             self._count("tolerated", observation.deviation)
         if state is None or at - state.last_seen_at > self._policy.retire_after:
-            # Forgotten at this instant, whether or not a draft was adopted since that gave its place back.
-            slot = state.slot if state else NOBODY
+            # Removed at this instant, also if no draft has freed its slot since.
+            slot = state.slot if state else NO_SLOT
             self._new_count += state is None
             reason: ForwardReason | None = ForwardReason.NEW
             state = SenderState(origin, slot, SenderPhase.HEARD, at, sequence, incarnation, sequence)
         else:
             reason = self._reason(state, incarnation, sequence, at)
         state.last_seen_at = at
-        # Put at the end: touched origins stay in the order in which they were heard.
+        # Inserted at the end: touched origins stay in the order in which they were heard.
         self._touched[origin] = state
         if reason is not None:
             state.first_interval = not state.last_forwarded_at
@@ -82,7 +82,7 @@ class RelayDraft(PositionDraft):
         return True
 
     def pass_on(self, rejected: Rejected) -> bool:
-        """Pass on a registration without a sender, as its site did: there is nothing to sample it by."""
+        """Forward a registration without a sender, as its site did: it has no origin to sample by."""
         self._read(rejected.message)
         self._count("rejected", rejected.reason)
         self._count("forwarded", ForwardReason.COPY)
@@ -91,13 +91,13 @@ class RelayDraft(PositionDraft):
 
     @property
     def changes_nothing(self) -> bool:
-        """Tell whether only time went on, and nobody is to be forgotten."""
+        """True if only time advanced, and no origin is to be removed."""
         return super().changes_nothing and not self._forgotten()
 
     def changes(self) -> SenderChanges:
-        """Give the touched origins, each with the slot that it keeps, and those to be forgotten."""
+        """Return the touched origins and those to be removed; new ones get their slots here."""
         heard = list(self._touched.values())
-        nameless = [state for state in heard if state.slot == NOBODY]
+        nameless = [state for state in heard if state.slot == NO_SLOT]
         for state, slot in zip(nameless, islice(self._origins.free_slots(), len(nameless)), strict=True):
             state.slot = slot
         return SenderChanges(heard, [], self._forgotten())
@@ -124,7 +124,7 @@ class RelayDraft(PositionDraft):
 
 
 class Relay:
-    """A block that relays, as of the last draft that was adopted."""
+    """State of a block that relays, as of the last draft that was adopted."""
 
     def __init__(self, state: BlockState, origins: SenderTable | None = None) -> None:
         self.state = state
@@ -139,12 +139,12 @@ class Relay:
         self.state = draft.state()
 
     def sender_counts(self) -> dict[str, int]:
-        """Count the origins that are remembered; none of them is watched."""
+        """Return the number of origins in memory; none of them is tracked as a sender."""
         return {"heard": self.origins.heard.count}
 
 
 class RelayIntake:
-    """Tell registrations from other records, and where they come from: by subject and origin, which must agree."""
+    """Selects registrations from other records; their origin is that of subject and header, which must agree."""
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
@@ -160,19 +160,19 @@ class RelayIntake:
         except (KeyError, WireError):
             return draft.skip(message, "rejected", "no_origin")
         if block_id != found.block_id:
-            # Permissions protect the subject, nothing the header: whose it is cannot be told.
+            # Permissions protect the subject and nothing protects the header: the origin is not certain.
             return draft.skip(message, "rejected", "origin_disagrees")
         if too_old:
             return draft.skip(message, "withheld", "max_age")
-        named = "" if self._intake.what_else(headers) else _named_by_site(headers)
+        sender_id = "" if self._intake.proof_cause(headers) else _sender_by_site(headers)
         deviations: Deviations = []
-        # Older agents do not say whom they heard.
-        result = Observation(named, message) if named else self._intake.read(message, deviations)
+        # Older agents do not name the sender in a header.
+        result = Observation(sender_id, message) if sender_id else self._intake.read(message, deviations)
         self.slow_count += bool(deviations)
         if isinstance(result, Observation) and not result.unopened:
-            # None of the first three parts holds a full stop: two origins never share a name.
+            # The first three parts have no full stop: two origins never share a name.
             return draft.relay(f"{block_id}.{result.sender_id}", incarnation, sequence, result)
-        # One of several senders: its site has sampled it, and the sample of one sender may not leave out another.
+        # A message of several senders: its site sampled it, and a sample of one sender must not omit another.
         nameless = result if isinstance(result, Rejected) else Rejected(message, RejectReason.BATCH)
         return (
             draft.skip(message, "probes", result.cause)
@@ -181,8 +181,8 @@ class RelayIntake:
         )
 
 
-def _named_by_site(headers: Mapping[str, str]) -> str:
-    """Give the sender as its site knows it; nothing where no agent could have sent that name."""
+def _sender_by_site(headers: Mapping[str, str]) -> str:
+    """Return the sender that the site's agent named; "" if no agent could have sent that name."""
     sender_id = wire.parse_sender_header(headers.get(wire.SENDER_HEADER, ""))
     return sender_id if is_usable(sender_id) else ""
 
@@ -194,11 +194,11 @@ class RelayEmitter(msgspec.Struct, frozen=True):
     key: bytes
 
     def rows(self, decisions: list[Decision], _state: BlockState, _watermark: WatermarkContext) -> list[OutboxRow]:
-        """Write every relayed registration as a row, in order; a newer one of its origin replaces it while unsent."""
+        """Return every relayed registration as a row, in order; a newer one of its origin replaces an unsent row."""
         return [self._row(decision) for decision in decisions if isinstance(decision, Forward)]
 
     def watermark(self, _state: BlockState, _context: WatermarkContext) -> None:
-        """Vouch for nothing: those who saw the senders do."""
+        """Return None: the sites that saw the senders write the watermarks."""
 
     def _row(self, decision: Forward) -> OutboxRow:
         message, block_id = decision.message, self.block_id

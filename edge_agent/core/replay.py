@@ -1,7 +1,7 @@
-"""Decide a commit of another agent once more: from what the stream said and the recorded inputs beside it alone.
+"""Replay of another agent's commit from the stream's messages and the recorded inputs alone.
 
-Whatever an agent went through (batches, ticks, crashes, restarts), its advisories are those of a straight run over the
-same inputs: tests and schedules of faults make one by the same steps, and compare byte for byte.
+An agent's advisories do not depend on batches, ticks, crashes or restarts: they equal those of one run over the same
+inputs. Tests and fault schedules make such a run with these functions and compare byte for byte.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ def holds_before(item: RecordedInput, sequence: int) -> bool:
 
 
 def apply_recorded(draft: Draft, item: RecordedInput, begins_at: SourcePosition | None = None) -> None:
-    """Give a draft a recorded input; an epoch begins at ``begins_at`` of the new past, else at its start."""
+    """Apply a recorded input to a draft; an epoch begins at ``begins_at`` of the new past, else at its start."""
     match item:
         case ObservationBegun(at):
             draft.prove(at)
@@ -66,7 +66,7 @@ def apply_recorded(draft: Draft, item: RecordedInput, begins_at: SourcePosition 
 
 
 def _prove_if_any(draft: Draft, at: int) -> None:
-    """Advance to ``at``; 0 stands for the time before the first proof."""
+    """Advance to ``at``; 0 is the time before the first proof."""
     if at:
         draft.prove(at)
 
@@ -87,17 +87,17 @@ _OF_MESSAGES = (
     "batched_at",
     "clock_ahead",
 )
-"""What follows from messages and recorded inputs; the rest of a state, from looking at the stream."""
+"""The fields of a state that follow from messages and recorded inputs; the others depend on checks of the stream."""
 
 _COUNTED = ("valid", "tolerated", "rejected", "probes", "forwarded", "withheld", "advisories", "clamped")
 
 
 class OutOfStep(Exception):
-    """What another agent decided cannot be decided here once more; the text says why."""
+    """A replay has another result than the other agent's commit; the message names the differences."""
 
 
 class OtherCommit(msgspec.Struct, frozen=True):
-    """One commit of the other agent's: the state it led to, what was recorded, and what was too old to be forwarded."""
+    """One commit of the other agent: its state, its recorded inputs, and the oldest instant that was forwarded."""
 
     state: BlockState
     recorded: tuple[RecordedInput, ...] = ()
@@ -105,7 +105,7 @@ class OtherCommit(msgspec.Struct, frozen=True):
 
 
 class CommitReplay:
-    """One commit, decided once more: let it take the commit's messages in order, then finish it."""
+    """The replay of one commit: call take() with the commit's messages in order, then finish()."""
 
     def __init__(self, tracker: Tracker, intake: MessageIntake[Draft], commit: OtherCommit) -> None:
         self._draft = tracker.draft(decision_limit=NO_LIMIT, detect_blind_spans=False)
@@ -114,7 +114,7 @@ class CommitReplay:
         self._waiting = deque(commit.recorded)
 
     def take(self, messages: Iterable[SourceMessage]) -> Iterator[None]:
-        """Take messages; stop behind each that may have taken long to read."""
+        """Apply messages; yield after each that may have taken long to read."""
         draft, waiting, oldest_forwarded = self._draft, self._waiting, self._commit.oldest_forwarded
         intake, slow_count = self._intake, self._intake.slow_count
         for message in messages:
@@ -126,9 +126,9 @@ class CommitReplay:
                 yield
 
     def finish(self) -> Draft:
-        """Give the draft that the commit was made of; raise OutOfStep where it comes out another.
+        """Return the draft that the commit was made of; raise OutOfStep if it differs from the commit.
 
-        Adopt it, and let the tracker's state be the commit's.
+        The caller adopts it, and sets the tracker's state to the commit's.
         """
         while self._waiting:
             apply_recorded(self._draft, self._waiting.popleft(), self._commit.state.position)
@@ -138,11 +138,11 @@ class CommitReplay:
 
 
 def _reach(draft: Draft, state: BlockState) -> None:
-    """Let time go on as far as it did for the other, whose commit may have ended in the middle of an instant."""
+    """Advance as far as the other agent did: its commit may have ended in the middle of an instant."""
     if state.settling_at:
         draft.settle_some(state.settling_at, state.advisory_ordinal)
     else:
-        # Also where no time is left to go: a blind span may have passed what fell due within it.
+        # Also if that instant is reached already: a blind span may have passed deadlines within it.
         draft.prove(state.observed_through)
 
 

@@ -1,4 +1,4 @@
-"""Keep a million senders in columns, each in one of two lists ordered by when its deadline falls due.
+"""Table of a block's senders in columns, each in one of two lists ordered by when its deadline falls due.
 
 The heard senders are ordered by when they were last seen, the stale ones by when they became stale. A deadline is that
 instant plus a duration that is the same for every sender of the block, so the head of a list is always what falls due
@@ -20,12 +20,12 @@ from edge_agent.core.policy import Policy
 from shared.identifiers import Incarnation
 from shared.wire import ForwardReason
 
-NOBODY = -1
-"""The slot of nobody: a list's end."""
+NO_SLOT = -1
+"""A list's end, and the slot of a sender that is not adopted yet."""
 
 
 class DueOrder:
-    """Senders whose deadlines fall on one instant, in the order in which they are settled; ``first`` is not yet."""
+    """Senders with deadlines at one instant, in settling order; those before ``first`` are settled."""
 
     def __init__(self, at: int, sender_ids: list[str]) -> None:
         self.at = at
@@ -33,7 +33,7 @@ class DueOrder:
         self.first = 0
 
     def skip(self, has_left: Callable[[str], bool]) -> None:
-        """Leave those behind that commits have settled: always the first."""
+        """Advance ``first`` over the senders that commits have settled."""
         while self.first < len(self.sender_ids) and has_left(self.sender_ids[self.first]):
             self.first += 1
 
@@ -44,17 +44,17 @@ class SenderList:
     def __init__(self, previous: "array[int]", following: "array[int]") -> None:
         self._previous = previous
         self._following = following
-        self.head = NOBODY
-        self._tail = NOBODY
+        self.head = NO_SLOT
+        self._tail = NO_SLOT
         self.count = 0
-        # Not state: what drafts have found out about it, and the next one would again.
+        # A cache: the order that the first draft of an instant has sorted, for those that continue it.
         self.order: DueOrder | None = None
 
     def append(self, slot: int) -> None:
-        """Put a slot that is in no list at the end."""
+        """Append a slot that is in no list."""
         self._previous[slot] = self._tail
-        self._following[slot] = NOBODY
-        if self._tail == NOBODY:
+        self._following[slot] = NO_SLOT
+        if self._tail == NO_SLOT:
             self.head = slot
         else:
             self._following[self._tail] = slot
@@ -62,11 +62,11 @@ class SenderList:
         self.count += 1
 
     def extend(self, slots: range) -> None:
-        """Put slots that follow each other, and are in no list, at the end."""
+        """Append consecutive slots that are in no list."""
         first, last = slots[0], slots[-1]
         self._previous[first : last + 1] = array("i", [self._tail, *slots[:-1]])
-        self._following[first : last + 1] = array("i", [*slots[1:], NOBODY])
-        if self._tail == NOBODY:
+        self._following[first : last + 1] = array("i", [*slots[1:], NO_SLOT])
+        if self._tail == NO_SLOT:
             self.head = first
         else:
             self._following[self._tail] = first
@@ -74,41 +74,40 @@ class SenderList:
         self.count += len(slots)
 
     def remove(self, slot: int) -> None:
-        """Take a slot out of this list."""
         before, after = self._previous[slot], self._following[slot]
-        if before == NOBODY:
+        if before == NO_SLOT:
             self.head = after
         else:
             self._following[before] = after
-        if after == NOBODY:
+        if after == NO_SLOT:
             self._tail = before
         else:
             self._previous[after] = before
         self.count -= 1
 
     def fill(self, slots: Sequence[int]) -> None:
-        """Make slots that are in no list all of an empty one, in their order."""
+        """Fill an empty list with slots that are in no list, in their order."""
         if not slots:
             return
         for before, slot in pairwise(slots):
             self._following[before] = slot
             self._previous[slot] = before
         self.head, self._tail, self.count = slots[0], slots[-1], len(slots)
-        self._previous[self.head] = self._following[self._tail] = NOBODY
+        self._previous[self.head] = self._following[self._tail] = NO_SLOT
 
     def after(self, slot: int) -> int:
-        """Give the slot that follows, or NOBODY."""
+        """Return the slot that follows, NO_SLOT at the end."""
         return self._following[slot]
 
     def __iter__(self) -> Iterator[int]:
         slot = self.head
-        while slot != NOBODY:
+        while slot != NO_SLOT:
             yield slot
             slot = self._following[slot]
 
 
 INCARNATIONS_KEPT = 1_024
-"""How many incarnations a table holds before it looks for those that no sender has any more."""
+"""How many incarnations a table holds before it drops those that no sender refers to."""
 
 _slot_of = attrgetter("slot")
 
@@ -123,7 +122,7 @@ class SenderPhase(IntEnum):
 class SenderState(msgspec.Struct, gc=False):
     """One sender's state, copied out of the columns to be changed by a draft.
 
-    ``slot`` is its place in the columns, NOBODY until it is adopted. ``last_forwarded_at`` is 0 while nothing was.
+    ``slot`` is its place in the columns, NO_SLOT until it is adopted. ``last_forwarded_at`` is 0 before the first one.
     ``stale_observed_at`` is the stale instant on the observed clock, which stands still
     during blind spans. ``first_interval`` holds from ``new`` to the second forward.
     """
@@ -155,7 +154,7 @@ NO_CHANGES = SenderChanges([], [], [])
 
 
 def reason_to_forward(policy: Policy, state: SenderState, observation: Observation, at: int) -> ForwardReason | None:
-    """Give the first reason that holds, None where there is none; ``state`` is as it was before the sighting."""
+    """Return the first reason that holds, else None; ``state`` is as it was before the sighting."""
     if not state.last_forwarded_at:
         return ForwardReason.NEW
     # Policy.interval_of(), written out: a call for every sighting of a known sender is four in a hundred of its cost.
@@ -171,7 +170,7 @@ def reason_to_forward(policy: Policy, state: SenderState, observation: Observati
 
 
 class SenderPage(msgspec.Struct, frozen=True):
-    """Senders as a store gives them back, column by column: slots rise, from page to page, too."""
+    """Senders as a store returns them, column by column; slots rise, also from page to page."""
 
     slots: Sequence[int]
     sender_ids: Sequence[str]
@@ -188,7 +187,7 @@ class SenderPage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, states: Sequence[SenderState], slots: Sequence[int]) -> "SenderPage":
-        """Put senders, who get ``slots``, into columns."""
+        """Return the columns of ``states``, in the places ``slots``."""
         return cls(
             slots=slots,
             sender_ids=[state.sender_id for state in states],
@@ -206,7 +205,7 @@ class SenderPage(msgspec.Struct, frozen=True):
 
 
 class SenderTable:
-    """All senders of one block. Once it is loaded only adopt() changes it, by drafts whose commits have begun."""
+    """All senders of one block. Once loaded, only adopt() changes it, when the commit of a draft has begun."""
 
     def __init__(self) -> None:
         self.slots: dict[str, int] = {}
@@ -263,25 +262,28 @@ class SenderTable:
         )
 
     def is_in(self, sender_id: str, senders: SenderList) -> bool:
-        """Tell whether a sender is in one of the two lists."""
+        """Return True if the sender is in ``senders``, one of the table's two lists."""
         slot = self.slots.get(sender_id)
         return slot is not None and (self.stale if self._flags[slot] & 1 else self.heard) is senders
 
     def free_slots(self) -> Iterator[int]:
-        """Give, without taking them, the slots that new senders will get: those of the retired first."""
+        """Yield the slots that new senders will get, without reserving them: those of retired senders first."""
         yield from reversed(self._free)
         yield from count(len(self.sender_ids))
 
     def adopt(self, heard: Sequence[SenderState], stale: Sequence[SenderState], retired: Sequence[SenderState]) -> None:
-        """Replace what a draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
+        """Write the senders that a draft changed; ``heard`` and ``stale`` come in the order of their deadlines."""
         if len(self._incarnations) >= self._most_incarnations:
             self._forget_incarnations()
-        known = len(self.sender_ids)
-        if heard and not (stale or retired) and all(map(eq, map(_slot_of, heard), count(known))):
-            self._take_new(heard)
+        size = len(self.sender_ids)
+        if heard and not (stale or retired) and all(map(eq, map(_slot_of, heard), count(size))):
+            # All are new and go behind the others: whole columns at once.
+            slots = range(size, size + len(heard))
+            self.take_page(SenderPage.of(heard, slots))
+            self.heard.extend(slots)
             return
         reused = sum(
-            state.slot < known and state.sender_id not in self.slots for states in (heard, stale) for state in states
+            state.slot < size and state.sender_id not in self.slots for states in (heard, stale) for state in states
         )
         if reused:
             del self._free[-reused:]
@@ -298,7 +300,7 @@ class SenderTable:
                 ordered.append(state.slot)
 
     def take_page(self, page: SenderPage) -> None:
-        """Take back what a store has kept, page by page; put_in_order() ends it."""
+        """Load one page of senders from a store; call put_in_order() after the last one."""
         first, past = page.slots[0], page.slots[-1] + 1
         self._grow(past)
         incarnations = {each: self._incarnation_index(each) for each in set(page.opening_incarnations)}
@@ -329,7 +331,7 @@ class SenderTable:
         self.slots.update(zip(page.sender_ids, page.slots, strict=True))
 
     def check_invariants(self) -> None:
-        """Assert what holds between any two changes; for tests."""
+        """Assert the invariants that hold between any two changes; for tests."""
         assert self.heard.count + self.stale.count == len(self), "a sender in no list or two"
         for senders, instants in ((self.heard, self.last_seen_at), (self.stale, self.stale_observed_at)):
             slots = list(senders)
@@ -338,7 +340,7 @@ class SenderTable:
             assert order == sorted(order), "a list is out of order"
 
     def put_in_order(self) -> None:
-        """Order the senders that take_page() took by their deadlines, and note which slots are free."""
+        """Order the senders loaded by take_page() by their deadlines, and collect the free slots."""
         if len(self.slots) < len(self.sender_ids):
             self._free = [slot for slot in reversed(range(len(self.sender_ids))) if not self.sender_ids[slot]]
         flags = self._flags
@@ -348,13 +350,6 @@ class SenderTable:
         stale.sort(key=self.stale_observed_at.__getitem__)
         self.heard.fill(heard)
         self.stale.fill(stale)
-
-    def _take_new(self, states: Sequence[SenderState]) -> None:
-        """Adopt senders that are heard and get the slots behind all others, column by column."""
-        first = len(self.sender_ids)
-        slots = range(first, first + len(states))
-        self.take_page(SenderPage.of(states, slots))
-        self.heard.extend(slots)
 
     def _write(self, state: SenderState) -> None:
         slot = state.slot
@@ -383,7 +378,7 @@ class SenderTable:
             (self.stale if self._flags[slot] & 1 else self.heard).remove(slot)
 
     def _forget_incarnations(self) -> None:
-        """Keep only what a slot has: a relay goes on meeting new pasts of the streams below it."""
+        """Drop unused incarnations: a relay meets new ones of the streams below it indefinitely."""
         kept = sorted(set(self._opening_incarnation))
         indexes = {old: new for new, old in enumerate(kept)}
         for slot, old in enumerate(self._opening_incarnation):
@@ -404,10 +399,10 @@ NEVER = 1 << 62
 
 
 class DeadlineQueue:
-    """One list of senders (the heard, or the stale) as a draft sees it, ordered by ``instants``.
+    """One list of senders (heard or stale) as a draft sees it, ordered by the attribute ``instants``.
 
-    The senders that a draft has not touched were all seen (or fell silent) before those it has touched, so a queue is
-    the table's list, less the touched, followed by the draft's own; its head is what falls due next.
+    The senders that a draft has not touched were all seen (or fell stale) before those it has touched, so a queue is
+    the table's list, less the touched, followed by the draft's own; its head falls due next.
     """
 
     def __init__(
@@ -423,31 +418,30 @@ class DeadlineQueue:
         self.own: dict[str, SenderState] = {}
 
     def put_last(self, state: SenderState) -> None:
-        """Queue a sender behind all others."""
         self.own.pop(state.sender_id, None)
         self.own[state.sender_id] = state
 
     def discard(self, sender_id: str) -> None:
-        """Take a touched sender out; an untouched one leaves the queue by being touched."""
+        """Remove a touched sender; an untouched one leaves the queue by being touched."""
         self.own.pop(sender_id, None)
 
     def first_instant(self) -> int:
-        """Give the instant of the sender at the head, NEVER where the queue is empty."""
+        """Return the instant of the sender at the head, NEVER if the queue is empty."""
         slot = self._cursor
-        while slot != NOBODY and self._sender_ids[slot] in self._touched:
+        while slot != NO_SLOT and self._sender_ids[slot] in self._touched:
             slot = self._listed.after(slot)
         self._cursor = slot
-        if slot != NOBODY:
+        if slot != NO_SLOT:
             return int(self._listed_instants[slot])
         for state in self.own.values():
             return int(getattr(state, self._instant_name))
         return NEVER
 
     def due_together(self, due: Callable[[int], int], at: int, limit: int) -> list[str]:
-        """List, in the order of their ids, the first of the senders at the head whose deadline is ``at``.
+        """Return at most ``limit`` senders at the head with the deadline ``at``, in the order of their ids.
 
-        After a blind span all silent senders share one. Where they are more than a commit carries, drafts that begin
-        with them go on in an order that the first of them has made: each need not sort what is left.
+        After a blind span all silent senders share one deadline. If they are more than a commit carries, the first
+        draft sorts them and the drafts that follow continue in that order.
         """
         if self._head_is_alone(due, at):
             return [self._sender_ids[self._cursor]]
@@ -460,18 +454,18 @@ class DeadlineQueue:
         return order.sender_ids[order.first : order.first + limit]
 
     def _head_is_alone(self, due: Callable[[int], int], at: int) -> bool:
-        """Tell whether the table's sender at the head certainly shares ``at`` with nobody, as most do."""
+        """Return True if the table's sender at the head certainly has the deadline ``at`` alone, as most have."""
         slot = self._cursor
-        following = NOBODY if slot == NOBODY else self._listed.after(slot)
-        return following != NOBODY and due(self._listed_instants[following]) != at
+        following = NO_SLOT if slot == NO_SLOT else self._listed.after(slot)
+        return following != NO_SLOT and due(self._listed_instants[following]) != at
 
     def _has_left(self, sender_id: str) -> bool:
         return not self._senders.is_in(sender_id, self._listed)
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        """Give every sender id and its instant, from the head on."""
+        """Yield every sender id and its instant, from the head on."""
         slot = self._cursor
-        while slot != NOBODY:
+        while slot != NO_SLOT:
             if self._sender_ids[slot] not in self._touched:
                 yield self._sender_ids[slot], self._listed_instants[slot]
             slot = self._listed.after(slot)

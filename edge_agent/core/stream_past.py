@@ -1,9 +1,9 @@
-"""Decide where reading goes on, given what was committed and what the stream shows on a connect.
+"""Detection of a changed past, from the committed position and the stream's facts on a connect.
 
 A stream's past can change while its name and creation time stay: it is restored from an older copy, or a memory stream
-restarts and uses its sequences again. Sequences are believed only where the message at the committed position is
-still the one that was read. A stream that was recreated holds nothing that was read; in any other past, what was stored
-no later than the last message read was read. That may be many pasts ago.
+restarts and uses its sequences again. Sequences are valid only if the message at the committed position is still the
+one that was read. A stream that was recreated holds nothing that was read; in any other past, messages stored no later
+than the last message read were read. That may be many pasts ago.
 """
 
 from enum import StrEnum
@@ -16,11 +16,11 @@ from shared.subjects import covers
 
 
 class StreamTakes(msgspec.Struct, frozen=True):
-    """What a stream's configuration lets it take.
+    """The messages that a stream's configuration lets it take.
 
-    ``max_message_size`` in bytes, 0: no limit of the stream's own. ``routing`` stands for what it copies from others,
-    and for how it renames subjects: the same text as long as both are the same. ``permits`` names what else it lets
-    messages ask for, and refuses them where it does not.
+    ``max_message_size`` in bytes, 0: no limit of the stream's own. ``routing`` is a digest of its mirror, its sources
+    and its subject transform. ``permits`` are the options (``allow_...``) without which it refuses messages that use
+    them.
     """
 
     subjects: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class StreamTakes(msgspec.Struct, frozen=True):
     permits: tuple[str, ...] = ()
 
     def lost_in(self, later: "StreamTakes") -> str:
-        """Say what a stream that took this takes no more where it takes ``later``; "" where that is nothing.
+        """Return a clause on the messages that a stream no longer takes if it takes ``later``; "" if there are none.
 
         >>> StreamTakes(("a.>", "b")).lost_in(StreamTakes(("a.*", "b", "c")))
         'no longer listens on a.>'
@@ -40,12 +40,12 @@ class StreamTakes(msgspec.Struct, frozen=True):
             return f"no longer listens on {', '.join(gone)}"
         if later.max_message_size and not 0 < self.max_message_size <= later.max_message_size:
             return f"no longer takes messages of more than {later.max_message_size} bytes"
-        if taken_back := [each for each in self.permits if each not in later.permits]:
-            return f"no longer has {', '.join(taken_back)}, and refuses messages that need it"
+        if missing := [option for option in self.permits if option not in later.permits]:
+            return f"no longer has {', '.join(missing)}, and refuses messages that need it"
         return "" if self.routing == later.routing else "copies or renames messages otherwise than before"
 
     def union(self, later: "StreamTakes") -> "StreamTakes":
-        """Give what either takes; the routing is this one's."""
+        """Return a configuration that takes the messages of either; the routing is this one's."""
         sizes = (self.max_message_size, later.max_message_size)
         subjects = tuple(dict.fromkeys(self.subjects + later.subjects))
         permits = tuple(dict.fromkeys(self.permits + later.permits))
@@ -53,20 +53,20 @@ class StreamTakes(msgspec.Struct, frozen=True):
 
 
 class StreamFacts(msgspec.Struct, frozen=True):
-    """What STREAM.INFO shows. Instants in microseconds; ``server_at`` is the server's clock when it answered.
+    """The facts of STREAM.INFO. Instants in microseconds; ``server_at`` is the server's clock when it answered.
 
-    ``storage_fault`` says why what a sender has sent may not be in the stream, "" where it would be: it is sealed, or
-    full, or lacks what it copies from another. Silence then proves nothing, nor of the last ``unheard_for``
-    microseconds, in which the streams that it copies from were not heard, or the servers that hold it too: ``leader``
-    names the one that leads them, "" where one server alone holds it.
+    ``storage_fault`` is why the stream may lack messages that were sent (it is sealed or full, or behind a stream that
+    it copies from); "" if there is no reason. Silence then proves nothing, nor does silence of the last ``unheard_for``
+    microseconds, in which the streams that it copies from, or most of its replicas, were not heard. ``leader`` is the
+    server that leads the replicas, "" if one server alone holds the stream.
 
-    ``publish_error`` says why it refuses what is sent to it now, "" where it shows no reason. A stream that
-    ``refuses_by_subject`` does not show which subjects are full. ``takes`` is what its configuration lets it take,
-    ``mean_size`` what a message of it takes on the average, in bytes.
+    ``publish_error`` is why it refuses messages now, "" if it shows no reason. A stream that ``refuses_by_subject``
+    does not show which subjects are full. ``takes`` is what its configuration lets it take, ``mean_size`` the average
+    size of a message in bytes.
 
-    ``first_stored_at`` is that of its first message, 0 where it is empty. One that ``awaits_consumers`` lets go of a
-    message when no consumer needs it any more; one that ``copies`` stores what other streams hold, one that ``gathers``
-    stores from several places.
+    ``first_stored_at`` is that of its first message, 0 if it is empty. A stream that ``awaits_consumers`` deletes a
+    message when no consumer needs it any more; one that ``copies`` stores messages of other streams, one that
+    ``gathers`` stores from several places.
     """
 
     created_at: int
@@ -85,20 +85,20 @@ class StreamFacts(msgspec.Struct, frozen=True):
     copies: bool = False
     leader: str = ""
     shows_holes: bool = False
-    """Whether a sequence that is missing is that of a message that was let go."""
+    """Whether a missing sequence is that of a deleted message."""
     subject_count: int = 0
-    """How many subjects its messages have, where one message may take the place of another; else 0."""
+    """How many subjects its messages have, if one message may replace another; else 0."""
 
     @property
     def is_empty(self) -> bool:
         return self.first_sequence > self.last_sequence
 
     def holds_what(self, other: "StreamFacts | None") -> bool:
-        """Tell whether nothing was stored since ``other``."""
+        """Return True if nothing was stored since ``other``."""
         return other is not None and (self.created_at, self.last_sequence) == (other.created_at, other.last_sequence)
 
     def incarnation(self, previous: Incarnation | None = None) -> Incarnation:
-        """Name the past that begins now by the server's clock; never as ``previous`` was named."""
+        """Return the incarnation that begins now by the server's clock; always another one than ``previous``."""
         epoch_ms = self.server_at // 1000
         if previous is not None and previous.created_at == self.created_at:
             epoch_ms = max(epoch_ms, previous.epoch_ms + 1)
@@ -108,8 +108,8 @@ class StreamFacts(msgspec.Struct, frozen=True):
 class PastChange(StrEnum):
     """How a stream showed that its past is not the one that was read.
 
-    RESTORED is one that is older than what was read: it was recreated, and then a copy from before was put back.
-    FORGOTTEN is no other past of the stream, but of ours: more of it was read than we remember.
+    RESTORED: it is older than the one that was read, which had replaced it. FORGOTTEN: the stream is the same, but
+    this store is an older copy: more was read and acknowledged than it holds.
     """
 
     RECREATED = "recreated"
@@ -119,10 +119,10 @@ class PastChange(StrEnum):
     FORGOTTEN = "forgotten"
 
 
-def change_in_words(change: PastChange, position: SourcePosition, facts: StreamFacts) -> str:
-    """Say to people how the past of a stream that was read up to ``position`` has changed.
+def describe_change(change: PastChange, position: SourcePosition, facts: StreamFacts) -> str:
+    """Return a message about the changed past of a stream that was read up to ``position``.
 
-    Nothing of one that was forgotten: who finds that out knows more of it.
+    It is empty for FORGOTTEN, which SourceApi.is_forgotten() logs with more detail.
     """
     stream, made_at = f"stream {position.stream}", format_instant(facts.created_at)
     match change:
@@ -141,7 +141,7 @@ def change_in_words(change: PastChange, position: SourcePosition, facts: StreamF
 
 
 def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | None:
-    """Tell from the stream's facts whether the past has changed since ``position``."""
+    """Return how the past has changed since ``position`` by the stream's facts, None if they show no change."""
     if facts.created_at > position.incarnation.created_at:
         return PastChange.RECREATED
     if facts.created_at < position.incarnation.created_at:
@@ -152,10 +152,10 @@ def past_change(position: SourcePosition, facts: StreamFacts) -> PastChange | No
 
 
 def is_forgotten(position: SourcePosition, acknowledged_through: int, facts: StreamFacts) -> bool:
-    """Tell whether what follows the position was read and acknowledged, and we do not know of it.
+    """Return True if messages behind the position were read and acknowledged before, so that this store is older.
 
-    An acknowledgement follows its commit. What the stream has let go of shows nothing: a consumer then counts as
-    acknowledged what never was. Nor does a position at which nothing was read yet: a block begins, or an epoch.
+    An acknowledgement follows its commit. If the stream has deleted those messages it proves nothing: a consumer then
+    counts them as acknowledged. Nor does a position at which nothing was read yet: a block or an epoch begins there.
     """
     return (
         position.stored_at > 0
@@ -165,13 +165,13 @@ def is_forgotten(position: SourcePosition, acknowledged_through: int, facts: Str
 
 
 def is_unread(position: SourcePosition, stored_at: int, last_stored_at: int) -> bool:
-    """Tell whether the message now at the position is another one than was read up to there.
+    """Return True if the message now at the position is not the one that was read there.
 
-    Where nothing was read of this past yet, it is one that was read in a past before, or was stored later than those.
+    If nothing of this past was read yet, it is unread if it was stored later than every message read before.
     """
     return stored_at != position.stored_at if position.stored_at else stored_at > last_stored_at
 
 
 def is_gap(read_through: int, facts: StreamFacts) -> bool:
-    """Tell whether retention outran the reader: messages behind ``read_through`` are gone unread."""
+    """Return True if retention has deleted messages behind ``read_through`` before they were read."""
     return facts.first_sequence > read_through + 1

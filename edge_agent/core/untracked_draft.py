@@ -1,6 +1,6 @@
-"""Keep a block's position, clock and counters for the modes that say nothing about senders: copy and relay.
+"""Draft of the modes that do not track senders, copy and relay: position, clock and counters.
 
-Nobody is watched here, so time has no deadlines and coverage means no more than where reading has got to.
+Time has no deadlines here, and coverage means only how far the stream was read.
 """
 
 from edge_agent.core.block_state import BlockState, sum_counters
@@ -38,20 +38,16 @@ class PositionDraft:
         self._advance(at)
         return self.examine(examined_sequence)
 
-    def look_at(self, _facts: StreamFacts, *, refuses: bool) -> bool:  # noqa: ARG002 - nobody is watched here
-        """Note nothing: what the stream does not take is nobody's silence here."""
+    def look_at(self, _facts: StreamFacts, *, refuses: bool) -> bool:  # noqa: ARG002 - senders are not tracked
         return True
 
     def lifts(self, _facts: StreamFacts, *, refuses: bool) -> set[Restriction]:  # noqa: ARG002 - as above
-        """Give nothing: what restricts it is not noted."""
         return set()
 
-    def find_thinned(self, *, thinned: bool) -> bool:  # noqa: ARG002 - nobody is watched here
-        """Note nothing: what was let go is nobody's silence here."""
+    def find_thinned(self, *, thinned: bool) -> bool:  # noqa: ARG002 - as above
         return True
 
-    def pass_unproven(self, started_at: int, ended_at: int) -> bool:  # noqa: ARG002 - nobody is watched here
-        """Note nothing: no silence is judged here."""
+    def pass_unproven(self, started_at: int, ended_at: int) -> bool:  # noqa: ARG002 - as above
         return True
 
     def see_clock(self, *, is_ahead: bool, reference: int = 0) -> bool:
@@ -65,13 +61,12 @@ class PositionDraft:
         return True
 
     def lose(self, cause: BlindCause) -> None:
-        """Count that messages before the next one were never seen; reading is without a gap from there on."""
+        """Count that messages before the next one were never seen."""
         if self._pending_blind not in (cause, BlindCause.NEW_EPOCH):
             self._pending_blind = cause
             self._count("blind", cause)
 
     def begin_epoch(self, incarnation: Incarnation, sequence: int, stored_at: int = 0) -> bool:
-        """Go on with a stream whose past has changed, after ``sequence`` of the new past."""
         reached = self._reached()
         self.recorded.append(EpochBegun(incarnation, self._through, reached.sequence))
         self._past_stored_at = reached.stored_at or self._past_stored_at
@@ -85,7 +80,7 @@ class PositionDraft:
         return True
 
     def ask_for(self, _sender_id: str) -> bool:
-        """Count that nobody is watched here."""
+        """Count the order: no senders are tracked here."""
         self._count("policy", "unknown_sender")
         return True
 
@@ -99,7 +94,7 @@ class PositionDraft:
         return at < self._source_clock - self._policy.blind_after
 
     def skip(self, message: SourceMessage, what: str, cause: str) -> bool:
-        """Read a message that goes no further, counted by what happened and its cause."""
+        """Read a message that is not forwarded, and count it by outcome and cause."""
         self._read(message)
         self._count(what, cause)
         return True
@@ -108,7 +103,7 @@ class PositionDraft:
 
     @property
     def changes_nothing(self) -> bool:
-        """Tell whether only time went on: no message was read, nothing counted or recorded."""
+        """True if only time advanced: no message was read, nothing counted or recorded."""
         policy_is_as_before = self._policy is self._before.policy
         is_quiet = not (self._last or self._counts or self.recorded) and self.clock_ahead == self._was_ahead
         return is_quiet and policy_is_as_before

@@ -20,7 +20,7 @@ from edge_agent.core.observation import SourceMessage
 from edge_agent.core.policy import PolicyRevisions
 from edge_agent.core.records import Lane, OutboxRow, WatermarkContext
 from edge_agent.core.senders import NO_CHANGES
-from edge_agent.core.stream_past import StreamFacts, change_in_words, is_gap, past_change
+from edge_agent.core.stream_past import StreamFacts, describe_change, is_gap, past_change
 from edge_agent.core.unproven import exceeds_bound, longest_quiet, with_span
 from edge_agent.delivery.fast_path import BlockFastPath
 from edge_agent.ingest.block import BlockRules, IngestPhase, Watermarks, phase_of, report_pause, watermark_context
@@ -219,7 +219,7 @@ class Ingest(Generic[D]):
                 await self._apply(lambda draft: draft.change_policy(policy))
         opened = await self._open_source()
         if opened.change is not None:
-            change = change_in_words(opened.change, self.decider.state.position, opened.facts)
+            change = describe_change(opened.change, self.decider.state.position, opened.facts)
             await self._begin_epoch(opened.facts, opened.sequence, because=change)
             opened = await self._open_source()
             if opened.change is not None:

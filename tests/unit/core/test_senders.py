@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from edge_agent.core import senders as senders_module
-from edge_agent.core.senders import NOBODY, SenderList, SenderPage, SenderPhase, SenderState, SenderTable
+from edge_agent.core.senders import NO_SLOT, SenderList, SenderPage, SenderPhase, SenderState, SenderTable
 from shared.identifiers import Incarnation
 
 SENDERS = "abcdefgh"
@@ -69,7 +69,7 @@ def test_list_closes_the_hole_that_a_sender_leaves(abc: SenderTable, gone: str, 
 
 def test_list_that_lost_everybody_takes_new_ones(abc: SenderTable) -> None:
     abc.adopt([], [stale("a", 0), stale("b", 1), stale("c", 2)], [])
-    assert (abc.heard.head, abc.heard.count, list(abc.heard)) == (NOBODY, 0, [])
+    assert (abc.heard.head, abc.heard.count, list(abc.heard)) == (NO_SLOT, 0, [])
     abc.adopt([heard("b", 1, seen=2)], [], [])
     assert (names(abc, abc.heard), names(abc, abc.stale)) == (["b"], ["a", "c"])
 
@@ -80,7 +80,7 @@ def test_sender_heard_again_goes_to_the_end(abc: SenderTable) -> None:
 
 
 def test_slot_after_the_last_is_nobody(abc: SenderTable) -> None:
-    assert [abc.heard.after(slot) for slot in (0, 1, 2)] == [1, 2, NOBODY]
+    assert [abc.heard.after(slot) for slot in (0, 1, 2)] == [1, 2, NO_SLOT]
 
 
 def test_lists_are_separate_though_they_share_their_links() -> None:
