@@ -98,8 +98,8 @@ async def _run_on(
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
         _say_what_was_found(path, prepared, damage)
-        key = site_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
-    with hold.noting_files():
+        key = site_key(settings.id_key_path, is_default_path=not settings.upstream.id_key_file)
+    with hold.lock_file():
         await _run_agent(settings, stopping, key, hold, namesake, replaces_lost=prepared.replaces_lost)
 
 
@@ -116,7 +116,7 @@ async def _run_agent(
     async with keep_watchdog(stopping):
         store = await SqliteStore.open(path, int(settings.store.max_outbox))
         try:
-            for block_id, state in await store.known_blocks():
+            for block_id, state in await store.block_states():
                 if said := settings.contradiction(block_id, state):
                     raise StoreUnusable(said)
             agent = Agent(settings, store, key, hold, replaces_lost=replaces_lost, namesake=namesake)

@@ -267,7 +267,7 @@ class UploadPath:
         adapters: list[Adapter] = []
         report = self._parts.board.reporter(UPSTREAM)
         # Before anything is read in this run: what the store knows now was read by runs before.
-        known = {block_id.block: state for block_id, state in await self._parts.store.known_blocks()}
+        known = {block_id.block: state for block_id, state in await self._parts.store.block_states()}
         agent, settings = self._parts.settings, self._parts.settings.upstream
         client = await self._parts.links.open(settings, "upstream", adapters, report)
         limit, whom = partial(max_payload_of, client, settings), login(settings.auth, settings.tls).whom
@@ -294,7 +294,7 @@ class UploadPath:
     async def run(self, link: RegionLink) -> None:
         """Upload, and hear what the hub says, until cancelled; it may run again then."""
         report = self._parts.board.reporter(UPSTREAM)
-        known = {block_id.block: state.revisions for block_id, state in await self._parts.store.known_blocks()}
+        known = {block_id.block: state.revisions for block_id, state in await self._parts.store.block_states()}
         taken = [known.get(block.name, PolicyRevisions()) for block in self._parts.settings.stream]
 
         def report_upload(problem: str) -> None:

@@ -22,7 +22,7 @@ from edge_agent.delivery.fast_path import FastPath
 from edge_agent.delivery.port import Upstream
 from edge_agent.delivery.shipment import Terms
 from edge_agent.runtime.pace import loop_time
-from edge_agent.store.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, PutBack, StoreUnwritable
+from edge_agent.store.port import DROPPED_LATELY, DroppedTooLarge, OutboxStore, Retry, StoreUnwritable
 from shared.backoff import Backoff, jitter
 
 LOOK_EVERY = 30.0
@@ -79,7 +79,7 @@ class OversizedRetry:
             # Of what the servers refused, it is known whether they would now.
             is_due = loop_time() >= due_at or each.too_large.limit is SizeLimit.MAX_PAYLOAD
             if key not in self._on_trial and is_due and each.too_large.needed <= limit:
-                for row_id in await self._put_back(PutBack(*key, each.too_large.needed, byte_limit=1)):
+                for row_id in await self._retry(Retry(*key, each.too_large.needed, byte_limit=1)):
                     self._on_trial[key] = row_id
 
     async def _forget(self, dropped: Sequence[DroppedTooLarge], limit: int) -> None:
@@ -109,15 +109,13 @@ class OversizedRetry:
                 self._due_at.pop(key, None)
                 self._pauses.pop(key, None)
                 # What is set apart again meanwhile has a later id.
-                others = PutBack(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
-                while await self._put_back(others):
+                others = Retry(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
+                while await self._retry(others):
                     pass
             del self._on_trial[key]
 
-    async def _put_back(self, which: PutBack) -> list[int]:
+    async def _retry(self, which: Retry) -> list[int]:
         if which.lane is not Lane.COPIES:
-            return await self._store.put_back(which)
+            return await self._store.retry(which)
         with self._fast_path.hold_closed():
-            return (
-                await self._store.put_back(which) if await self._fast_path.wait_until_empty(FAST_PATH_PATIENCE) else []
-            )
+            return await self._store.retry(which) if await self._fast_path.wait_until_empty(FAST_PATH_PATIENCE) else []

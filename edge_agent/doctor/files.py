@@ -150,7 +150,7 @@ def _certificates(settings: AgentSettings) -> Iterator[Finding]:
 
 def _damaged_key(settings: AgentSettings) -> Iterator[Finding]:
     try:
-        read_key(settings.id_key_path, is_beside_store=not settings.upstream.id_key_file)
+        read_key(settings.id_key_path, is_default_path=not settings.upstream.id_key_file)
     except KeyDamaged as damage:
         if damage.is_ours:
             remedy = "put it back from a backup; else the agent sets it aside when it starts, and makes a new one"

@@ -176,7 +176,7 @@ class FastPathCommits(CommitQueue):
     async def keep_up(self, *, has_read: bool) -> None:
         """Commit what was delivered, and store what was not in time; wait while the fast path is full."""
         if has_read and not self._fast_path.is_under_way:
-            await self._store.let_uploads_follow()
+            await self._store.wait_for_uploads()
         await self._conclude()
         while not self._fast_path.has_room:
             await self._fast_path.change(LOOK_EVERY)

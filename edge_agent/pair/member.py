@@ -365,7 +365,7 @@ class LogBootstrap(msgspec.Struct, frozen=True):
 
     async def marks(self) -> dict[str, PairMark | None]:
         """Return the place in the log of every block of the settings that the store holds."""
-        known = {block_id.block: state.mark for block_id, state in await self.store.known_blocks()}
+        known = {block_id.block: state.mark for block_id, state in await self.store.block_states()}
         return {name: mark for name, mark in known.items() if name in self.blocks}
 
     def may_bootstrap(self, last: LogRecord, marks: Mapping[str, PairMark | None]) -> bool:
@@ -397,7 +397,7 @@ class LogBootstrap(msgspec.Struct, frozen=True):
         ``last_leader`` is the last known leader, "" for none. Raise NotYet where it is the other's turn, LogUnavailable
         where the other was quicker.
         """
-        states = await self.store.known_blocks()
+        states = await self.store.block_states()
         if not self.is_first and not any(state.mark is not None for _, state in states):
             raise NotYet(f"{self.other} begins the pair, as it is named first: start it")
         if last_leader == self.other or not (self.is_first or last_leader):

@@ -1,1 +1,1 @@
-"""Keep the agent's state and its outbox in one SQLite file: one transaction per batch."""
+"""The agent's state and its outbox in one SQLite file: one transaction per batch."""

@@ -1,4 +1,4 @@
-"""Write what stands beside the batches of blocks: status, what an operator asks for, what was let go."""
+"""Transactions of the store: a batch of one block, and changes that belong to no block's batch."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -9,26 +9,26 @@ from edge_agent.core.records import OutboxRow, TooLarge
 from edge_agent.store import schema
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.outbox_change import OutboxChange
-from edge_agent.store.port import BatchCommit, DroppedTooLarge, PutBack
+from edge_agent.store.port import BatchCommit, DroppedTooLarge, Retry
 from edge_agent.store.senders import Incarnations, write_senders
 
 OPERATOR = "operator"
 
 
 class SideBatch(msgspec.Struct, frozen=True):
-    """What one transaction writes. ``oversized`` rows were refused at ``refused_at``, by the agent's clock.
+    """A transaction that no batch caused: status, refused records, records to send again, an operator's order.
 
-    ``dropped_blocks`` is a GLOB: of what is set apart where ``drops_set_apart``, of registrations where not;
-    ``request`` is the row that asked for that, if one did, and gets the answer.
-
-    ``status`` takes the place of all that stood there, None leaves it: what an earlier run said, or one with other
-    settings, must not be taken for this one's.
+    ``oversized`` rows were refused by their target at ``refused_at`` (the agent's clock); they are dead-lettered.
+    ``dropped_blocks`` is a GLOB of blocks: their dead-lettered rows are dropped if ``drops_set_apart``, otherwise their
+    registrations. ``request`` is the id of the operator's row that ordered this; it receives the answer. ``status``
+    replaces all rows of the status table, since those of an earlier run or of other settings must not pass for this
+    run's; None leaves the table as it is.
     """
 
     status: Mapping[str, str] | None = None
     oversized: Sequence[tuple[OutboxRow, TooLarge]] = ()
     refused_at: int = 0
-    put_back: PutBack | None = None
+    retry: Retry | None = None
     forgotten: Sequence[DroppedTooLarge] = ()
     dropped_blocks: str = ""
     drops_set_apart: bool = False
@@ -36,13 +36,13 @@ class SideBatch(msgspec.Struct, frozen=True):
     unpacks: bool = False
 
 
-def write_beside_blocks(database: sqlite3.Connection, batch: SideBatch, outbox: OutboxChange) -> None:
+def write_side_batch(database: sqlite3.Connection, batch: SideBatch, outbox: OutboxChange) -> None:
     if batch.unpacks:
         outbox.unpack_acknowledged()
     for row, too_large in batch.oversized:
         outbox.set_apart(row, too_large, batch.refused_at)
-    if batch.put_back:
-        outbox.put_back(batch.put_back)
+    if batch.retry:
+        outbox.retry(batch.retry)
     if batch.forgotten:
         outbox.forget_dropped(batch.forgotten)
     if batch.dropped_blocks:
@@ -64,7 +64,7 @@ def write_block_batch(
     incarnations: Incarnations,
     log: DecisionLog,
 ) -> None:
-    """Write it into the transaction under way; the caller adopts it in incarnations and log, or forgets it."""
+    """Write a batch into the open transaction; the caller then adopts it in incarnations and log, or forgets it."""
     incarnations.make_room(database)
     number = _write_block(database, batch)
     write_senders(database, number, batch.changes, incarnations)
@@ -80,7 +80,7 @@ def write_block_batch(
 
 
 def _write_block(database: sqlite3.Connection, batch: BatchCommit) -> int:
-    """Put a block's state in the place of the one before; give the block's number."""
+    """Replace a block's state and return the block's number."""
     block_id = batch.block_id
     state = msgspec.json.encode(batch.state).decode()
     database.execute(schema.PUT_BLOCK, (block_id.block, block_id.region, block_id.site, state))

@@ -1,8 +1,8 @@
-"""Keep what a large batch appends to a lane as few large rows: a chunk holds some hundred records, in their order.
+"""Chunks: rows that hold up to 1,000 records each, in order, for large batches.
 
-A row for each record, with its place in an index, is most of what storing costs, and records that come by the thousand
-leave by the thousand, moments later, all of them. Nothing in a chunk is ever changed: whatever concerns one of its
-records alone (a newer registration, the limit, an operator) unpacks it first, into rows like any others.
+One row per record, with its entry in an index, is most of the cost of storing, and records that arrive by the thousand
+leave by the thousand moments later. A chunk is immutable: whatever concerns one of its records alone (a newer
+registration, the byte limit, an operator) first unpacks it into single rows.
 """
 
 import re
@@ -21,7 +21,7 @@ from shared import wire
 from shared.decoding import Decoder, WireError
 
 WORTH_A_CHUNK = 100
-"""From how many records on: of fewer, each row is cheap, and the next may be about one of them."""
+"""Smallest number of records for a chunk: fewer are cheap as rows, and one of them may soon be replaced."""
 
 CHUNK_ROWS = 1_000
 CHUNK_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _decode = Decoder(list[OutboxRow], "a chunk", msgspec.msgpack)
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What is known of a chunk without reading its records; ``size`` in bytes."""
+    """A chunk without its records; ``size`` in bytes."""
 
     last_row_id: int
     first_row_id: int
@@ -44,7 +44,7 @@ class Chunk(msgspec.Struct, frozen=True):
 def put_chunks(
     database: sqlite3.Connection, lane: Lane, rows: Sequence[OutboxRow]
 ) -> list[tuple[Sequence[OutboxRow], int]]:
-    """Append rows of one block to a lane, each with its id; give those of each chunk, and their size in bytes."""
+    """Append rows of one block to a lane, with their ids set; return the rows of each chunk and its size in bytes."""
     pieces = list(_pieces(rows))
     for piece, size in pieces:
         values = (piece[-1].row_id, piece[0].row_id, piece[0].block, len(piece), size, _encode(piece))
@@ -54,7 +54,7 @@ def put_chunks(
 
 
 def first_chunk_behind(database: sqlite3.Connection, lane: Lane, row_id: int) -> Chunk | None:
-    """Find a lane's first chunk that has rows behind one; copies have none."""
+    """Return a lane's first chunk with rows after ``row_id``, None if there is none; copies are never in chunks."""
     if lane not in schema.CHUNKS:
         return None
     row = database.execute(schema.FIRST_CHUNK_BEHIND[lane], (row_id,)).fetchone()
@@ -69,7 +69,7 @@ def rows_of(database: sqlite3.Connection, lane: Lane, chunk: Chunk) -> list[Outb
 def read_pending(
     database: sqlite3.Connection, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
 ) -> list[OutboxRow]:
-    """Read a lane's rows after one, in order, up to the one that reaches ``byte_limit``."""
+    """Return a lane's rows after one, in order, ending with the row that reaches ``byte_limit``."""
     rows: list[OutboxRow] = []
     size = 0
     with closing(_rows_behind(database, lane, after_row_id)) as found:
@@ -87,7 +87,7 @@ def _rows_behind(database: sqlite3.Connection, lane: Lane, after_row_id: int) ->
         between = after_row_id, chunk.first_row_id if chunk else schema.EVERY_ROW
         with closing(database.execute(schema.PENDING_ROWS[lane], between)) as cursor:
             for row_id, block, sender_id, size, since, subject, headers, payload in cursor:
-                # It was counted with the size that the file names, whatever a version counts.
+                # Depths were counted with the size in the file, which another version may have computed differently.
                 headers_size = size - len(payload) - RECORD_OVERHEAD
                 yield OutboxRow(
                     lane, block, subject, _headers(headers), payload, sender_id, since, row_id, headers_size
@@ -109,17 +109,17 @@ def _pieces(rows: Sequence[OutboxRow]) -> Iterator[tuple[Sequence[OutboxRow], in
 
 
 _CHORIA_MILLISECONDS = 1_000
-# What a relay passes on has the header that its sender gave it: of more digits it would be no instant.
+# A relay forwards the header of its sender unchanged: a number of more digits is no instant.
 _UNIX_MILLISECONDS = re.compile(r"[0-9]{1,13}")
 
 
 def oldest_at(database: sqlite3.Connection, lane: Lane) -> int:
-    """Give the instant of a lane's first record; 0 where none waits, or it does not say."""
+    """Return the instant of a lane's first record; 0 if the lane is empty or the record carries none."""
     return instant_of(database, lane, 1)
 
 
 def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
-    """Give the instant that the first record from ``row_id`` on speaks of; 0 where there is none, or it says none."""
+    """Return the instant of the first record from ``row_id`` on; 0 if there is none, or it carries none."""
     rows = read_pending(database, lane, row_id - 1, 1)
     if not rows:
         return 0
@@ -132,6 +132,6 @@ def instant_of(database: sqlite3.Connection, lane: Lane, row_id: int) -> int:
             return wire.decode_watermark(row.payload).observed_through_us
         advisory = wire.decode_advisory(row.payload)
     except WireError:
-        # Damage that SQLite does not notice: whoever looks at all that waits must see the rest.
+        # Damage that SQLite does not notice: a listing of the outbox must still show the rest.
         return 0
     return advisory.at_us if isinstance(advisory, wire.Advisory) else 0

@@ -1,8 +1,8 @@
-"""Keep what was decided last, for people: why a sender was reported or forwarded, and what became of the record.
+"""Log of the latest decisions, for people: why a sender was reported or forwarded, and the fate of the record.
 
-Written with the batch that decides, read by ``muster-agent advisories`` and ``explain``; nothing is decided from it.
-Messages without a sender are not in it: counters tell of them. What a large batch decides is a row for each thousand
-decisions, which are JSON there: SQLite reads them as rows.
+It is written with the batch that decides and read by ``muster-agent advisories`` and ``explain``; no decision depends
+on it. Messages without a sender are only counted. Decisions of a large batch become one row per thousand, whose body is
+a JSON array that SQLite reads as rows.
 """
 
 import sqlite3
@@ -42,7 +42,7 @@ def _elements(names: str) -> str:
     return ", ".join(f"{_element(place)} AS {name}" for place, name in enumerate(names.split()))
 
 
-# The logs whole, for people. ``through`` is the row id up to which what stands together with a decision reaches.
+# The whole logs, for people. ``through`` is the last row id of the row or chunk that holds a decision.
 LOGGED_ADVISORIES = (
     f"(SELECT row_id AS through, {_fields(_ADVISORY_FIELDS)} FROM advisory_log UNION ALL "
     f"SELECT last_row_id, {_elements(_ADVISORY_FIELDS)} FROM advisory_log_chunk, json_each(body))"
@@ -86,7 +86,7 @@ COUNT_DECISIONS = {
     log: f"SELECT (SELECT COUNT(*) FROM {log}) + (SELECT COALESCE(SUM(count), 0) FROM {chunk})"
     for log, chunk in LOG_CHUNKS.items()
 }
-# The cost of forgetting is that of the rows that go.
+# The cost of a deletion is proportional to the rows that it deletes.
 _LOGS = {log: log for log in LOG_CHUNKS}
 FORGET_DECISIONS = schema.by_table(
     _LOGS, "DELETE FROM {0} WHERE row_id IN (SELECT row_id FROM {0} WHERE row_id < ? ORDER BY row_id LIMIT ?)"
@@ -104,7 +104,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DecisionLog:
-    """The logs of one store. What it knows beside the file is how many rows they hold, as last committed."""
+    """The decision logs of one store, and the number of rows in each as last committed."""
 
     def __init__(self, counts: dict[str, int], incarnations: Incarnations) -> None:
         self._counts = counts
@@ -113,7 +113,7 @@ class DecisionLog:
 
     @classmethod
     def load(cls, database: sqlite3.Connection, incarnations: Incarnations) -> Self:
-        """Count what a file that was just opened holds."""
+        """Count the rows of a file that was just opened."""
         counts = {log: database.execute(COUNT_DECISIONS[log]).fetchone()[0] for log in LOG_CHUNKS}
         return cls(counts, incarnations)
 
@@ -125,7 +125,7 @@ class DecisionLog:
         incarnation: Incarnation,
         first_row_id: int,
     ) -> None:
-        """Write decisions whose records have the row ids from ``first_row_id`` on, and forget the oldest.
+        """Write decisions and delete the oldest; their records have row ids from ``first_row_id`` on.
 
         ``incarnation`` is that of the forwarded messages.
         """
@@ -188,7 +188,7 @@ class DecisionLog:
             self._forget(database, log)
 
     def _forget(self, database: sqlite3.Connection, log: str) -> None:
-        """Delete the oldest decisions beyond those that are kept; of those in one chunk all or none."""
+        """Delete the oldest decisions beyond DECISIONS_KEPT; a chunk is deleted whole or not at all."""
         while (excess := self._uncommitted[log] - DECISIONS_KEPT) > 0:
             chunks = database.execute(FIRST_LOG_CHUNKS[log]).fetchall()
             first_row_id = chunks[0][1] if chunks else schema.EVERY_ROW

@@ -1,8 +1,8 @@
-"""Make sure of the files before they are opened: the agent always starts.
+"""Checks and repairs of the store's files before they are opened, so that the agent always starts.
 
-A file that is corrupt, or older than what its marker says was committed, is set aside under another name; the marker
-tells a lost store from a first start, too. One that an older agent wrote is brought up to date; one of a newer agent
-is refused and left as it is, and so is one that the disk does not let us read: nothing is proven of what it holds.
+A file that is corrupt, or older than its marker proves, is moved away under another name. The marker also distinguishes
+a lost store from a first start. A store of an older agent is migrated. A store of a newer agent is refused and left as
+it is, and so is one that the disk fails to read, because that proves nothing about its content.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ from edge_agent.store.sqlite import StoreDamaged, may_be_the_disk
 from shared.system_errors import reason_of
 
 LOOK_AGAIN_AFTER = (0.5, 1.0, 2.0)
-"""Seconds. What a disk or its controller does for a moment is mostly over by then."""
+"""Seconds. Most momentary failures of a disk or its controller have ended by then."""
 
 _PIECE = 1 << 20
 
 
 def read_through(path: Path) -> None:
-    """Read a store and its log to their ends; raise OSError where that cannot be done.
+    """Read a store and its log to their ends; raise OSError if that fails.
 
-    Nothing in this process may have them open: closing a file takes away all locks that the process has on it (fcntl).
+    This process must not have them open: closing a file releases all locks that the process holds on it (fcntl).
     """
     for each in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(FileNotFoundError), each.open("rb", buffering=0) as file:
@@ -42,7 +42,7 @@ def read_through(path: Path) -> None:
 
 
 def wait_until_readable(path: Path) -> None:
-    """Return when all of a store can be read; raise OSError where some of it cannot, tried again for some seconds."""
+    """Return when all of a store can be read; raise OSError if that still fails after several seconds."""
     for pause in LOOK_AGAIN_AFTER:
         with contextlib.suppress(OSError):
             read_through(path)
@@ -68,16 +68,16 @@ CREATE TABLE too_large {schema.TOO_LARGE_COLUMNS};
 """
 
 STEPS = {1: _TO_2, 2: _TO_3, 3: _TO_4}
-"""What leads from each version to the next."""
+"""The statements that lead from each version to the next."""
 
 
 def can_migrate(version: int) -> bool:
-    """Tell whether a store of ``version`` can become one that this agent reads."""
+    """Return True if a store of ``version`` can be migrated to the version that this agent reads."""
     return OLDEST <= version < schema.VERSION
 
 
 def migrate(database: sqlite3.Connection, version: int) -> None:
-    """Take the store from ``version`` to ours. Raise sqlite3.Error, having changed nothing, where that fails."""
+    """Migrate the store from ``version`` to ours. Raise sqlite3.Error, with nothing changed, if that fails."""
     steps = "".join(STEPS[each] for each in range(version, schema.VERSION))
     try:
         database.executescript(f"BEGIN IMMEDIATE; {steps} PRAGMA user_version={schema.VERSION}; COMMIT;")
@@ -94,7 +94,7 @@ KEPT_ASIDE = 3
 _LOOKS = 2
 _LOGS = ("-wal", "-shm")
 _WRITTEN = ("", *_LOGS, ".lock", ".marker", ".handed-over", ".arrived")
-PUT_BACK = (
+RESTORE_FILE = (
     "put that file back where it was; if it is gone, wait until nothing waits for the region, then start the agent anew"
 )
 RESTART_CLEANLY = "stop the agent well, not by kill -9, and start it: it writes what it has committed before it ends"
@@ -106,25 +106,25 @@ _FULL = "the disk is full, make room there"
 _DISK = "its disk fails: the store is left as it is, and the kernel's log says more; replace the disk"
 _OF_THE_DISK = (errno.EIO, errno.ENXIO, errno.EUCLEAN)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-# Another format, or a file that ends too soon: what it holds, not what the disk does.
+# Another format, or a truncated file: errors of the content, not of the disk.
 _UNSOUND = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_IOERR_SHORT_READ)
 
 
 class StoreUnusable(Exception):
-    """The store cannot be used; the message says what, where and what to do."""
+    """The store cannot be used; the message names the file, the reason and the remedy."""
 
 
 class StoreInUse(StoreUnusable):
-    """Another agent has the store."""
+    """Another agent holds the store."""
 
 
 class Preparation(msgspec.Struct, frozen=True):
-    """What was found: ``was_lost`` where there had been a store before, and where a corrupt or older one now lies.
+    """The result of prepare().
 
-    ``is_older`` where it was sound, and held less than had been committed.
-    ``replaces_lost`` stays true of a store that was made in the place of a lost one. ``migrated_from`` is the version
-    that an older agent wrote, 0 where there was nothing to bring up to date.
-    ``removed`` are stores that had been set aside before, and made room.
+    ``was_lost``: there had been a store before. ``set_aside``: where a corrupt or older file was moved to;
+    ``is_older``: that file was sound, but held less than had been committed. ``replaces_lost`` stays True for a store
+    that was created in place of a lost one. ``migrated_from`` is the version that an older agent wrote, 0 if nothing
+    was migrated. ``removed`` are files that had been moved away earlier and were deleted to make room.
     """
 
     was_lost: bool
@@ -136,13 +136,14 @@ class Preparation(msgspec.Struct, frozen=True):
 
 
 NOTE_ROOM = 16 << 10
-"""Bytes of a lock's file, taken at the start: its holder's note goes there also when the disk has no more room."""
+"""Bytes of a lock's file, allocated at the start: the holder's note still fits when the disk is full."""
 
 
 class Hold:
-    """The lock of a store, and the files that its holder has open: they may be moved, removed or replaced meanwhile.
+    """The lock of a store, and the identities of the files that its holder has open, which may be moved or replaced.
 
-    The lock's file names the file that is open, and on its second line holds what its holder cannot write into that.
+    The lock's file names the open file on its first line; on the second it has the status that its holder cannot write
+    into the store.
     """
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
@@ -151,11 +152,11 @@ class Hold:
         self._opened: dict[Path, str] = {}
 
     @contextmanager
-    def noting_files(self) -> Iterator[None]:
-        """Keep out who comes to the file by another name, and note which file it is, for whoever looks at its path.
+    def lock_file(self) -> Iterator[None]:
+        """Lock the store's file itself, against agents that use another path, and note in the lock which file it is.
 
-        To be entered before SQLite opens the file, and left after it has closed it: the end of any other descriptor
-        takes SQLite's locks away.
+        Enter before SQLite opens the file and leave after it has closed it: closing any other descriptor of the file
+        releases SQLite's locks.
         """
         try:
             file = self._path.open("rb")
@@ -165,7 +166,7 @@ class Hold:
             _lock(self._path, file)
             self._opened = {self._path: _identity(os.fstat(file.fileno()))}
             with suppress(OSError):
-                # Of a full disk: nobody is told then which file it is.
+                # A full disk: then readers cannot learn which file it is.
                 self.note(b"")
             try:
                 yield
@@ -174,12 +175,12 @@ class Hold:
                 self._lock.truncate(0)
 
     def note(self, body: bytes) -> None:
-        """Leave a line for who reads a store that cannot be written; raise OSError. Blocks where the disk hangs."""
+        """Write a line for readers of a store that cannot be written; raise OSError. Blocks while the disk hangs."""
         room = NOTE_ROOM - len(head := f"{self._opened[self._path]}\n".encode())
         os.pwrite(self._lock.fileno(), head + (body if len(body) <= room else b"").ljust(room, b"\0"), 0)
 
     def displacement(self) -> str:
-        """Say which of the store's files is not where it was opened any more, and what to do; "" where all are."""
+        """Return a message about the first of the store's files that was moved or replaced; "" if none was."""
         for suffix in ("", *_LOGS, ".lock"):
             path = self._path.with_name(self._path.name + suffix)
             try:
@@ -190,12 +191,12 @@ class Hold:
                 # SQLite makes its logs when it needs them.
                 self._opened[path] = there
             elif there != self._opened[path]:
-                return displacement(path, there, RESTART_CLEANLY if suffix else PUT_BACK)
+                return displacement(path, there, RESTART_CLEANLY if suffix else RESTORE_FILE)
         return ""
 
 
 def identity_of(path: Path) -> str:
-    """Name a file otherwise than by its path; "" where there is none. Raise OSError where the system does not say."""
+    """Return a file's device and inode; "" if there is no file. Raise OSError if the system does not report them."""
     try:
         return _identity(path.stat())
     except FileNotFoundError:
@@ -207,19 +208,19 @@ def _identity(found: os.stat_result) -> str:
 
 
 def displacement(path: Path, there: str, remedy: str) -> str:
-    """Say that a file of a store is not the one that the agent has open; ``there`` names the one that is."""
+    """Return the message that the file at ``path``, identified by ``there``, is not the one that the agent has open."""
     what = "another file lies there" if there else "it was moved or removed"
     return f"{path}: {what} while the agent runs on it; {remedy}"
 
 
 def note_of(lock: Path) -> tuple[str, bytes]:
-    """Read which file the holder of a lock has open, and what it cannot write into that; raise OSError."""
+    """Return the identity of the file that a lock's holder has open, and its note; raise OSError."""
     opened, _, note = lock.read_bytes().partition(b"\n")
     return opened.decode("ascii", "replace"), note.rstrip(b"\0")
 
 
 def lock_of(path: Path) -> Path:
-    """Name a store's lock, in which its holder notes which file it has open."""
+    """Return the path of a store's lock, in which its holder notes which file it has open."""
     return path.with_name(path.name + ".lock")
 
 
@@ -231,13 +232,13 @@ def _lock(path: Path, file: IO[Any]) -> None:
 
 
 def links_of(path: Path) -> list[str]:
-    """Name the symbolic links in the place of files that an agent writes: what they lead to may be anybody's."""
+    """Describe symbolic links at the paths that an agent writes: they may lead to files of other users."""
     written = (path.with_name(path.name + suffix) for suffix in _WRITTEN)
     return [f"{each} is a symbolic link to {each.readlink()}" for each in written if each.is_symlink()]
 
 
 def _open(path: Path) -> TextIO:
-    """Open for writing, and make, a file of the agent's own; no link is followed, nothing written yet."""
+    """Create or open a file of the agent's own for appending, without following links."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o666), "a")
 
 
@@ -251,7 +252,7 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def hold_of(path: Path) -> Iterator[Hold]:
-    """Keep other agents out of the store; raise StoreUnusable where one is in. The lock ends with its process."""
+    """Hold the store's lock until the process ends; raise StoreUnusable if another agent holds it."""
     lock = lock_of(path)
     try:
         check_place(path)
@@ -260,15 +261,16 @@ def hold_of(path: Path) -> Iterator[Hold]:
         raise StoreUnusable(f"store {path}: {reason_of(error, path)}; {OWNER}") from error
     with file:
         _lock(path, file)
-        # Of a run that was killed.
+        # The note of a run that was killed.
         file.truncate(0)
         yield Hold(path, file)
 
 
 def prepare(path: Path, damage: StoreDamaged | None = None) -> Preparation:
-    """Create, or set aside and create again, the store's file; raise StoreUnusable where neither works.
+    """Create the store's file, or move it away and create it again; raise StoreUnusable if neither works.
 
-    ``damage`` is what somebody met who used it: where that proves nothing, and the file is sound, it is kept.
+    ``damage`` is the error of an earlier attempt to use the file: if it proves nothing and the file is sound, it is
+    kept.
     """
     set_aside, migrated_from, is_older = None, 0, False
     removed: tuple[Path, ...] = ()
@@ -298,13 +300,13 @@ def prepare(path: Path, damage: StoreDamaged | None = None) -> Preparation:
 
 
 def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
-    """Say what keeps a store from being used: SQLite calls much of what a full disk does an I/O error."""
+    """Return the reason why a store cannot be used; SQLite reports most errors of a full disk as I/O errors."""
     if isinstance(error, sqlite3.OperationalError) and _code(error) & 0xFF in LOCKED:
         return StoreUnusable(f"store {path}: another process keeps it locked; end that one")
     if isinstance(error, OSError):
         reason, fails = reason_of(error, path), error.errno in _OF_THE_DISK
     else:
-        # Whoever comes here has found the file sound, or its bytes readable, a moment ago.
+        # A moment ago the file was sound, or its bytes could be read.
         reason = str(error)
         fails = may_be_the_disk(error) or _code(error) == sqlite3.SQLITE_IOERR_CORRUPTFS
     otherwise = _FULL if _is_full(path.parent) else OWNER
@@ -312,7 +314,7 @@ def unusable(path: Path, error: OSError | sqlite3.Error) -> StoreUnusable:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Give SQLite's code; Python leaves it out where the text is not UTF-8, which is damage's way (SQLITE_ERROR)."""
+    """Return SQLite's error code. Python omits it for text that is not UTF-8, which is damage (SQLITE_ERROR)."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
 
 
@@ -324,7 +326,7 @@ def _is_full(directory: Path) -> bool:
 
 
 def _drop_logs(path: Path) -> None:
-    """Remove the logs of a file that is gone: SQLite would write what they hold into the new one."""
+    """Delete the logs of a file that is gone: SQLite would write their content into the new one."""
     for suffix in _LOGS:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -339,25 +341,25 @@ def _create(path: Path, *, replaces_lost: bool) -> None:
 
 
 def _replaces_lost(path: Path) -> bool:
-    """Tell how the file began: an agent that ended before it met its stream must know of the loss when it does."""
+    """Return True if the file was created in place of a lost one: an agent may have ended before it used that fact."""
     with closing(sqlite3.connect(path, timeout=30)) as database:
         return bool(database.execute("SELECT replaces_lost FROM origin").fetchone()[0])
 
 
 def _refuse_newer(path: Path) -> None:
-    """Raise StoreUnusable for a version that we do not know, by a connection that cannot touch the file."""
+    """Raise StoreUnusable for a newer version, over a connection that cannot change the file."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
     except (sqlite3.DatabaseError, UnicodeDecodeError):
-        # Whatever is wrong with it, looking at it more closely tells.
+        # _is_damaged() finds out why.
         return
     if version > schema.VERSION:
         raise StoreUnusable(f"store {path}: version {version}, this agent reads {schema.VERSION}; use a newer agent")
 
 
 def _brought_up_to_date(path: Path) -> int:
-    """Migrate a sound store that an older agent wrote; give its version, 0 where it is ours."""
+    """Migrate a sound store that an older agent wrote; return its version, 0 if it is ours."""
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
         version = int(database.execute("PRAGMA user_version").fetchone()[0])
         if version == schema.VERSION:
@@ -368,14 +370,14 @@ def _brought_up_to_date(path: Path) -> int:
 
 
 def _is_older(path: Path) -> bool:
-    """Tell whether a sound store holds less than was committed to it: its log is gone, or it is a copy from before."""
+    """Return True if a sound store holds less than was committed to it: its log is gone, or it is an old copy."""
     committed = marker.read_marker(path)
     with closing(sqlite3.connect(path, timeout=30)) as database:
         return committed.exceeds(database)
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether there is a file; raise OSError where the disk does not say: exists() may take that for no."""
+    """Return True if the file exists. Raise OSError if the disk fails: Path.exists() may return False for that."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -384,7 +386,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _is_damaged(path: Path, damage: StoreDamaged | None) -> bool:
-    """Tell whether what a file holds is damaged, as proven by its bytes; raise OSError where they cannot be read."""
+    """Return True if the content of a file is proven damaged by its bytes; raise OSError if they cannot be read."""
     if damage is not None and damage.is_proven:
         return True
     if damage is None and _is_sound_at_once(path):
@@ -411,30 +413,30 @@ def _is_sound_at_once(path: Path) -> bool:
 
 
 def _is_sound(path: Path, check: str) -> bool:
-    """Tell whether SQLite can read the file's structure, and an agent made it."""
+    """Return True if SQLite can read the file's structure and an agent made it."""
     try:
         with closing(sqlite3.connect(path, timeout=30)) as database:
-            # It names columns and indexes as they stand there, which may be no text any more.
+            # The check's messages contain names from the file, which may no longer be text.
             database.text_factory = bytes
             version = database.execute("PRAGMA user_version").fetchone()[0]
             sound = bool(database.execute(f"PRAGMA {check}(1)").fetchone()[0] == b"ok")
     except sqlite3.OperationalError as error:
-        # Of anything else (a full disk, a lock) the file is not to blame: it must not be set aside for that.
+        # Other errors (a full disk, a lock) say nothing about the file: it must not be moved away for them.
         if _code(error) not in _UNSOUND:
             raise
         return False
     except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
-    # A file that was cut to nothing is sound to SQLite, but no agent ever wrote into it.
+    # SQLite calls an empty file sound, but no agent has written one.
     return sound and (version == schema.VERSION or can_migrate(version))
 
 
 def set_aside_before(path: Path) -> list[Path]:
-    """Name the damaged stores that were set aside before, the oldest first."""
+    """Return the damaged stores that were moved away before, the oldest first."""
     beginning = f"{path.name}.corrupt-"
     found = [each for each in path.parent.glob(f"{escape(beginning)}*") if each.is_file()]
     numbers = (each.name.removeprefix(beginning) for each in found)
-    # Files of other names are somebody's own.
+    # Files of other names are the administrator's own.
     return [path.with_name(f"{beginning}{number}") for number in sorted(map(int, filter(str.isdecimal, numbers)))]
 
 
@@ -451,9 +453,9 @@ def _set_aside(path: Path) -> Path:
 
 
 def _make_room(path: Path) -> tuple[Path, ...]:
-    """Remove damaged stores: a disk that damages one after the other must not be filled with them.
+    """Delete damaged stores, so that a disk that damages one after the other is not filled with them.
 
-    The first stays, which has what had not been delivered when the damage began, and the last.
+    The first stays, which has the records that were undelivered when the damage began, and the newest.
     """
     removed = tuple(set_aside_before(path)[1 : 1 - KEPT_ASIDE])
     for old in removed:

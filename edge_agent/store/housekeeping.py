@@ -1,4 +1,4 @@
-"""Keep the last of the disk for deletions, and give back what the file no longer needs."""
+"""The store's disk space: a reserve for deletions, and free pages that are returned to the file system."""
 
 import asyncio
 import contextlib
@@ -23,15 +23,15 @@ DISK_RESERVE = 64 << 20
 
 
 def has_room(directory: Path, free_pages: int = 0) -> bool:
-    """Tell whether a commit leaves the disk its reserve: the pages that are free within the file take rows, too.
+    """Return True if a commit leaves the disk its reserve; free pages within the file also take rows.
 
-    Raise OSError where the disk cannot be asked.
+    Raise OSError if the disk does not report its free space.
     """
     return shutil.disk_usage(directory).free + PAGE_SIZE * free_pages >= DISK_RESERVE
 
 
 class DiskSpace:
-    """The room that a store's file has on its disk, and within itself."""
+    """The free space of a store's file, on its disk and within itself."""
 
     def __init__(self, path: Path, database: aiosqlite.Connection) -> None:
         self._directory = path.parent
@@ -40,16 +40,16 @@ class DiskSpace:
 
     @property
     def is_short(self) -> bool:
-        """Tell whether the disk is down to its reserve: SQLite calls much of what a full disk does an I/O error."""
+        """True if the disk is down to its reserve; SQLite reports most errors of a full disk as I/O errors."""
         return not has_room(self._directory)
 
     @property
     def has_room(self) -> bool:
-        """Tell it with the free pages that were seen last, half a second ago."""
+        """The same with the free pages counted last, half a second ago."""
         return has_room(self._directory, self._free_pages_seen)
 
     async def check_reserve(self) -> None:
-        """Raise StoreFull where a commit would take the last of the disk: what fills it must be able to go."""
+        """Raise StoreFull if a commit would use up the reserve: deletions must remain possible."""
         with damage_detection():
             if await self._has_room():
                 return
@@ -59,9 +59,9 @@ class DiskSpace:
         raise StoreFull(f"less than {format_size(DISK_RESERVE)} left on the disk of {self._directory}")
 
     async def give_back(self, more_than: float) -> None:
-        """Make the file shorter where much of it is free, and more than so many bytes; outside of any transaction."""
+        """Shorten the file if more than ``more_than`` bytes, and a minimum, are free; outside of any transaction."""
         if await self._free_pages() > max(FREE_PAGES_KEPT, more_than / PAGE_SIZE):
-            # Not execute(): of a statement without columns it takes one step, and here a step is a page.
+            # Not execute(): it takes one step of a statement without columns, and one step frees one page.
             with contextlib.suppress(sqlite3.OperationalError):
                 await self._database.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES_KEPT})")
             await in_thread(self._database, _write_log_back_unless_read)
@@ -77,13 +77,13 @@ class DiskSpace:
 
 
 def _write_log_back(database: sqlite3.Connection) -> None:
-    """Empty SQLite's log into the file, as far as the disk has room for that: until then both take space."""
+    """Empty SQLite's log into the file as far as the disk has room: until then both take space."""
     with contextlib.suppress(sqlite3.OperationalError):
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _write_log_back_unless_read(database: sqlite3.Connection) -> None:
-    """Do not wait for a reader of another process, who may take his time: nothing would be committed meanwhile."""
+    """Do not wait for a reader in another process: nothing would be committed meanwhile."""
     ((patience,),) = database.execute("PRAGMA busy_timeout").fetchall()
     database.execute("PRAGMA busy_timeout=0").fetchall()
     try:
@@ -96,15 +96,15 @@ log = logging.getLogger("muster.agent")
 
 FLUSH_INTERVAL = 0.5
 MOVED_AT_MOST = 0.25
-"""How much may wait while any of it leaves, as a part of what the file has free, for that to be given back: what stands
-at the file's end is then moved to its front, which holds up whoever reads it to send it, and it is gone in a moment."""
+"""Largest outbox, as a part of the file's free space, at which that space is returned while rows still leave: SQLite
+then moves the pages at the end of the file, which delays the uploader, and those rows leave in a moment anyway."""
 
 STANDS_STILL = 4
-"""So many of these intervals without an acknowledgement, and what was acknowledged of a chunk goes, too."""
+"""After this number of intervals without an acknowledgement, the acknowledged part of a chunk is deleted, too."""
 
 
 class Flusher:
-    """The loop. ``transact`` writes one transaction; ``lock`` keeps out of the way of one that is under way."""
+    """Loop that deletes acknowledged rows. ``transact`` writes one transaction, under ``lock``."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Flusher:
         self._transact = transact
 
     async def run(self) -> None:
-        """Flush until cancelled; what cannot be written now is told once and tried again, damage ends it."""
+        """Flush until cancelled. A failed write is logged once and repeated; damage ends the loop."""
         logged, through, still, is_unpacked = "", dict(self._index.deletable_through), 0, False
         while True:
             deleted = self._index.deleted_through
@@ -133,7 +133,7 @@ class Flusher:
             try:
                 with contextlib.suppress(StoreFull):
                     unpacks = still >= STANDS_STILL and not is_unpacked and any(self._index.chunked.values())
-                    # Where batches are committed, they delete: another transaction would wait for the disk in vain.
+                    # Batches that are committed delete these rows: another transaction would only wait for the disk.
                     is_left = self._index.has_deletions and self._index.deleted_through == deleted
                     if unpacks or is_left:
                         await self._transact(SideBatch(unpacks=unpacks))

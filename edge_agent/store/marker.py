@@ -1,8 +1,8 @@
-"""Say beside a store that there is one, and what it has committed: a file that holds less is not that store any more.
+"""The store's marker: a small file that proves that there is a store, and how much it has committed.
 
-What leaves for the region was committed before, and is noted here before it leaves: so an empty or older file, as
-SQLite leaves one whose log is gone, is told from the store by looking at both. The note survives the agent's death at
-once, and a power loss some seconds later.
+Everything that leaves for the region was committed before, and is noted here before it leaves. So a file that is empty
+or older (as SQLite leaves one whose log is gone) is recognised by comparing it with its marker. The note survives the
+agent's death immediately, and a power loss some seconds later.
 """
 
 import contextlib
@@ -21,22 +21,22 @@ _LAST_ROW_ID = "SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name IN 
 
 
 def last_row_id(database: sqlite3.Connection) -> int:
-    """Give the id of the newest record that there ever was in any outbox."""
+    """Return the largest row id that any outbox has ever had."""
     ((found,),) = database.execute(_LAST_ROW_ID, (_TABLES,))
     return int(found)
 
 
 class CommitNote(msgspec.Struct, frozen=True):
-    """The id of the last row that came into any outbox, and the blocks that the store knows."""
+    """The id of the last row that any outbox has had, and the names of the blocks in the store."""
 
     last_row_id: int = 0
     blocks: tuple[str, ...] = ()
 
     def exceeds(self, database: sqlite3.Connection) -> bool:
-        """Tell whether a store lacks some of it."""
+        """Return True if a store lacks some of this."""
         if self == CommitNote():
             return False
-        # An index that is damaged lacks names that are there.
+        # A damaged index lacks names that the table has.
         known = {name for (name,) in database.execute("SELECT name FROM block NOT INDEXED")}
         return bool(last_row_id(database) < self.last_row_id or not known.issuperset(self.blocks))
 
@@ -49,7 +49,7 @@ def marker_of(store_path: Path) -> Path:
 
 
 def read_marker(store_path: Path) -> CommitNote:
-    """Read what was noted; nothing where nothing was, or what stands there was not written to its end."""
+    """Read a store's note; an empty one if there is none, or it is incomplete."""
     try:
         return _commit_note(marker_of(store_path).read_bytes())
     except (FileNotFoundError, WireError):
@@ -57,13 +57,13 @@ def read_marker(store_path: Path) -> CommitNote:
 
 
 def forget(store_path: Path) -> None:
-    """Note nothing of the store that takes the place of another; what says that there was one stays."""
+    """Empty the note of a store that replaces another; the marker stays, as the proof that there was a store."""
     with contextlib.suppress(FileNotFoundError):
         os.truncate(marker_of(store_path), 0)
 
 
 class Marker:
-    """What one run on a store notes. A disk that does not take it leaves an older note, which is true as well."""
+    """The note of one run on a store. If the disk refuses a newer note, the older one stays, which is also true."""
 
     def __init__(self, store_path: Path) -> None:
         self._path = marker_of(store_path)
@@ -71,7 +71,7 @@ class Marker:
         self._is_synced = True
 
     def note(self, last_row_id: int, blocks: Iterable[str]) -> None:
-        """Note what has been committed, and take nothing back. No sync: this is done with every batch."""
+        """Raise the note to the committed state; never lower it. No sync, since every batch calls this."""
         known = self._noted.blocks
         committed = CommitNote(
             max(last_row_id, self._noted.last_row_id), (*known, *(each for each in blocks if each not in known))
@@ -86,7 +86,7 @@ class Marker:
             self._noted, self._is_synced = committed, False
 
     def sync(self) -> None:
-        """Let the note survive a power loss."""
+        """Write the note through to the disk, so that it survives a power loss."""
         if self._is_synced:
             return
         with contextlib.suppress(OSError), _open(self._path) as file:

@@ -1,11 +1,10 @@
-"""Change the outbox within a transaction: compaction, watermarks that merge, and the byte limit.
+"""Changes of the outbox within a transaction: compaction, merged watermarks, and the byte limit.
 
-Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older one that has not
-been sent; over the byte limit the oldest registrations go, counted, and the log of decisions says of each what became
-of it. What its target cannot take is set apart, beside the lanes, within a limit of its own: the oldest goes beyond it.
-
-Many rows are appended as chunks; of registrations up to a part of the limit, since what replaces one in a chunk has to
-find it.
+Advisories, watermarks and copies are never dropped. A newer registration of a sender replaces an older unsent one; over
+the byte limit the oldest registrations are dropped and counted, and the decision log records the fate of each. A record
+that its target refuses is dead-lettered, outside of the lanes and within a limit of its own, beyond which the oldest is
+dropped. Many rows are appended as chunks; registrations only up to a part of the limit, because the chunk of a
+registration that is replaced has to be found.
 """
 
 import sqlite3
@@ -18,7 +17,7 @@ from edge_agent.core.records import Lane, OutboxRow, TooLarge, size_of
 from edge_agent.store import chunks, decision_log, schema
 from edge_agent.store.chunks import Chunk
 from edge_agent.store.outbox_index import OutboxIndex, merge_watermarks, set_apart_row
-from edge_agent.store.port import DroppedTooLarge, LaneDepth, PutBack
+from edge_agent.store.port import DroppedTooLarge, LaneDepth, Retry
 from edge_agent.store.sqlite import put_rows
 
 OUTBOX_FULL = "outbox_full"
@@ -28,10 +27,11 @@ NEWER_SAMPLE = "newer_sample"
 
 
 class OutboxDelta:
-    """The counts of one transaction. They start from the outbox index, which adopts them when that was durable.
+    """The counts of one transaction; they start from the outbox index, which adopts them after the commit.
 
-    ``depths`` is what waits by lane, ``chunked`` how much of that in chunks, in bytes. ``additions`` is what was let go
-    by block, ``dropped`` how much of it for an operator. ``set_apart`` waits beside the lanes, for a larger limit.
+    ``depths`` is the depth of each lane, ``chunked`` how much of it is in chunks, in bytes. ``additions`` are the
+    counts of deleted records by block, ``dropped`` those that an operator dropped. ``set_apart`` is the depth of dead
+    letters.
     """
 
     def __init__(self, index: OutboxIndex) -> None:
@@ -45,14 +45,14 @@ class OutboxDelta:
 
     @property
     def excess(self) -> int:
-        """Give how far the outbox is over its limit, in bytes; below 0 where it is not."""
+        """How far the outbox is over its limit, in bytes; negative if it is under it."""
         return sum(depth.size for depth in self.depths.values()) - self._max_outbox
 
     def has_single_rows(self, lane: Lane) -> bool:
         return self.depths[lane].size > self.chunked[lane]
 
     def resize(self, lane: Lane, rows: int, size: int) -> None:
-        """Count rows that come, or go where that is negative; ``size`` in bytes."""
+        """Add ``rows`` and ``size`` in bytes to a lane's depth; negative ones are subtracted."""
         depth = self.depths[lane]
         self.depths[lane] = LaneDepth(depth.rows + rows, depth.size + size)
 
@@ -61,34 +61,34 @@ class OutboxDelta:
         self.chunked[lane] += size
 
     def replace(self, block: str, row_id: int) -> None:
-        """Count a registration in whose place a newer one of its sender leaves; its size is the caller's to count."""
+        """Count a registration that a newer one of its sender replaces; the caller subtracts its size."""
         self.count(block, "compacted", NEWER_SAMPLE)
         self._fates.append((NEWER_SAMPLE, row_id))
 
     def drop(self, block: str, cause: str, row_id: int, size: int) -> None:
-        """Count a registration, of ``size`` bytes, that is dropped."""
+        """Count a dropped registration of ``size`` bytes."""
         self.count(block, "dropped", cause)
         self._fates.append((cause, row_id))
         self.resize(Lane.REGISTRATIONS, -1, -size)
 
     def drop_together(self, block: str, cause: str, rows: int, size: int) -> None:
-        """Count registrations that an operator has dropped; what became of each is left to who deletes them."""
+        """Count registrations that an operator dropped; the caller records the fate of each."""
         self.count(block, "dropped", cause, rows)
         self.resize(Lane.REGISTRATIONS, -rows, -size)
         self.dropped = LaneDepth(self.dropped.rows + rows, self.dropped.size + size)
 
     def resize_set_apart(self, rows: int, size: int) -> None:
-        """Count rows that are set apart, or no longer."""
+        """Add ``rows`` and ``size`` in bytes to the depth of dead letters."""
         self.set_apart = LaneDepth(self.set_apart.rows + rows, self.set_apart.size + size)
 
     def drop_set_apart(self, block: str, cause: str, size: int) -> None:
-        """Count one of those that are set apart, of ``size`` bytes, that is dropped."""
+        """Count a dropped dead letter of ``size`` bytes."""
         self.count(block, "dropped", cause)
         self.resize_set_apart(-1, -size)
         self.dropped = LaneDepth(self.dropped.rows + 1, self.dropped.size + size)
 
     def write(self, database: sqlite3.Connection) -> None:
-        """Write what was counted, and what became of the registrations that were let go one by one."""
+        """Write the counts, and the fates of registrations that were deleted one by one."""
         if self._fates:
             database.executemany(decision_log.SET_FATE, self._fates)
             database.executemany(decision_log.SET_FATE_IN_CHUNK, self._fates)
@@ -107,10 +107,10 @@ class OutboxDelta:
 
 
 class SetApartChange:
-    """What one transaction does to what is set apart; adopt() it when that was durable.
+    """Changes of the dead letters in one transaction; call adopt() after the commit.
 
-    A row that goes back to its lane, for another trial, gets a new id. It is known by that here for a while: set apart
-    again, it is no news, and has been too large since the first time.
+    A row that is appended to its lane again gets a new id. The index remembers that id for a while: if the row is
+    refused once more, it is not counted again and keeps the instant of its first refusal.
     """
 
     def __init__(self, index: OutboxIndex, delta: OutboxDelta) -> None:
@@ -125,7 +125,7 @@ class SetApartChange:
             self._index.returned.pop(row_id, None)
 
     def keep(self, database: sqlite3.Connection, row: OutboxRow, too_large: TooLarge, at: int) -> None:
-        """Take a row over from its lane, where it still is; beyond the bound, the oldest goes, counted."""
+        """Copy a row from its lane, if it is still there; over the byte limit the oldest dead letter is dropped."""
         first_at = self._index.returned.get(row.row_id)
         values = (row.lane, too_large.limit, too_large.needed, first_at or at, row.row_id)
         if not database.execute(schema.SET_APART[row.lane], values).rowcount:
@@ -141,8 +141,8 @@ class SetApartChange:
                 excess -= size
                 self._drop(database, (row_id, block, size), SET_APART_FULL)
 
-    def take(self, database: sqlite3.Connection, which: PutBack) -> list[tuple[OutboxRow, int]]:
-        """Give up rows that go back to their lane, in the order in which they came; and since when they were here."""
+    def take(self, database: sqlite3.Connection, which: Retry) -> list[tuple[OutboxRow, int]]:
+        """Delete and return rows to send again, ordered by id, each with the instant of its first refusal."""
         chosen: list[int] = []
         size = 0
         wanted = (which.lane, which.block, which.limit, which.needed, which.before)
@@ -164,7 +164,7 @@ class SetApartChange:
         return list(self._returned)
 
     def drop(self, database: sqlite3.Connection, blocks: str, cause: str) -> None:
-        """Drop everything of the blocks that match a GLOB, counted."""
+        """Drop all dead letters of the blocks that match a GLOB, counted."""
         for row in database.execute(schema.SET_APART_OF_BLOCKS, (blocks,)).fetchall():
             self._drop(database, row, cause)
 
@@ -178,13 +178,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OutboxChange:
-    """What one transaction does to the outbox; adopt() it when that was durable."""
+    """Changes of the outbox in one transaction; call adopt() after the commit."""
 
     _database: sqlite3.Connection
 
     def __init__(self, index: OutboxIndex, *, is_behind: bool) -> None:
         self._index, self._is_behind = index, is_behind
-        # As it is now: what the uploader does goes on while the transaction is written.
+        # Copies: the uploader continues while the transaction is written.
         self._deletable_through = dict(index.deletable_through)
         self._unsent_after = {lane: index.unsent_after(lane) for lane in Lane}
         self._delta = OutboxDelta(index)
@@ -203,17 +203,17 @@ class OutboxChange:
         return self._delta.dropped
 
     @property
-    def put_back_ids(self) -> list[int]:
-        """Give the new ids of rows that were set apart and wait in their lane again."""
+    def retried_ids(self) -> list[int]:
+        """The new ids of dead letters that wait in their lane again."""
         return self._set_apart_rows.returned_ids
 
     @property
     def last_row_id(self) -> int:
-        """Give the last id that any lane's row has had."""
+        """The largest row id that any lane has had."""
         return max(self._last_row_ids.values())
 
     def adopt(self) -> None:
-        """Put into the outbox index what the transaction made durable."""
+        """Update the outbox index with the committed changes."""
         delta = self._delta
         self._index.dropped = self._dropped
         self._index.adopt(
@@ -235,12 +235,12 @@ class OutboxChange:
         if self._has_dropped_unsent:
             self._index.tail.forget(Lane.REGISTRATIONS, self._last_row_ids[Lane.REGISTRATIONS])
         if self._is_behind and len(self._appended.get(Lane.REGISTRATIONS, ((), 0))[0]) >= chunks.WORTH_A_CHUNK:
-            self._index.registrations_came()
+            self._index.note_chunked_registrations()
         if self._appended or self._has_dropped_unsent:
             self._index.announce_rows()
 
     def begin(self, database: sqlite3.Connection) -> None:
-        """Write into the transaction under way, from any thread; delete what the uploader has let go."""
+        """Begin in the open transaction, on any thread; delete the rows that the uploader has released."""
         self._database = database
         for lane, row_id in self._deletable_through.items():
             if row_id == self._deleted_through[lane]:
@@ -256,9 +256,9 @@ class OutboxChange:
             self._deleted_through[lane] = row_id
 
     def append(self, rows: Sequence[OutboxRow]) -> int:
-        """Append rows to their lanes: registrations replace older unsent ones, watermarks their block's just before.
+        """Append rows; registrations replace older unsent ones, watermarks the previous one of their block.
 
-        Give the first one's row id; the others' follow.
+        Return the id of the first row; the ids of the others follow it.
         """
         first = max(self._last_row_ids.values()) + 1
         lanes: tuple[list[OutboxRow], ...] = ([], [], [])
@@ -295,9 +295,9 @@ class OutboxChange:
             self._removed_ids[Lane.REGISTRATIONS].extend(row_id for (row_id,) in dropped)
 
     def set_apart(self, row: OutboxRow, too_large: TooLarge, at: int) -> None:
-        """Set a row in flight apart from its lane, counted; without effect where it is gone already.
+        """Dead-letter a row in flight, counted; does nothing if the row is gone.
 
-        Registrations and watermarks are dropped: later ones say the same, or more.
+        Registrations and watermarks are dropped instead: later ones say the same, or more.
         """
         lane, row_id = row.lane, row.row_id
         chunk = chunks.first_chunk_behind(self._database, lane, row_id - 1)
@@ -319,13 +319,13 @@ class OutboxChange:
             self._dropped.add((row.block, too_large.limit))
 
     def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
-        """Forget that records were dropped for their size, where none was since."""
+        """Delete notes of records dropped for their size, unless another was dropped since."""
         for each in dropped:
             which = each.block, each.too_large.limit
             if self._database.execute(schema.FORGET_TOO_LARGE, (*which, each.at)).rowcount:
                 self._dropped.discard(which)
 
-    def put_back(self, which: PutBack) -> None:
+    def retry(self, which: Retry) -> None:
         found = self._set_apart_rows.take(self._database, which)
         if found:
             first = self.append([row for row, _ in found])
@@ -333,7 +333,6 @@ class OutboxChange:
                 self._set_apart_rows.note_return(row_id, at)
 
     def drop_set_apart(self, blocks: str, cause: str) -> None:
-        """Drop everything that is set apart, of the blocks that match a GLOB."""
         self._set_apart_rows.drop(self._database, blocks, cause)
 
     def drop_unsent(self, blocks: str, cause: str) -> None:
@@ -358,7 +357,7 @@ class OutboxChange:
         self._has_dropped_unsent = True
 
     def unpack_acknowledged(self) -> None:
-        """Let what was acknowledged of a chunk go, too: whoever opens the file next would send it again."""
+        """Delete the acknowledged records of a chunk, too: the next run on the file would send them again."""
         for lane in schema.CHUNKS:
             through = self._deletable_through[lane]
             chunk = chunks.first_chunk_behind(self._database, lane, through)
@@ -397,7 +396,7 @@ class OutboxChange:
         return size
 
     def _without_superfluous(self, rows: list[OutboxRow]) -> list[OutboxRow]:
-        """Leave out watermarks that the next ones merge with; delete such that stand in the lane."""
+        """Omit watermarks that later ones replace, and delete those that are already in the lane."""
         lane = Lane.ADVISORIES
         kept, superfluous = merge_watermarks(
             rows, self._last_watermarks, self._last_row_ids[lane], self._unsent_after[lane]
@@ -423,7 +422,7 @@ class OutboxChange:
         return kept
 
     def _delete_replaced(self, rows: Iterable[OutboxRow], through: int = schema.EVERY_ROW) -> set[str]:
-        """Delete unsent rows of the same senders up to one; give the senders of those behind it."""
+        """Delete unsent rows of the same senders up to ``through``; return the senders that have rows after it."""
         lane = Lane.REGISTRATIONS
         after = self._unsent_after[lane]
         newer: set[str] = set()
@@ -450,7 +449,7 @@ class OutboxChange:
     def _is_worth_chunks(self, lane: Lane, rows: list[OutboxRow]) -> bool:
         if len(rows) < chunks.WORTH_A_CHUNK or lane is Lane.COPIES:
             return False
-        # A watermark may be replaced by the next, and people are told how many wait.
+        # The next watermark may replace one, and their number is shown to people.
         is_small = lane is not Lane.REGISTRATIONS or self._delta.chunked[lane] <= self._index.max_chunked
         return is_small and not any(row.watermark_since for row in rows)
 
@@ -463,13 +462,13 @@ class OutboxChange:
         return size
 
     def _first_chunk(self, lane: Lane) -> Chunk | None:
-        """Find the first chunk with rows that are not in flight."""
+        """Return the first chunk with rows that are not in flight."""
         if not self._delta.chunked[lane]:
             return None
         return chunks.first_chunk_behind(self._database, lane, self._unsent_after[lane])
 
     def _unpack_chunks_of(self, rows: Iterable[OutboxRow]) -> None:
-        """Unpack the chunks in which older registrations of the same senders wait."""
+        """Unpack the chunks that hold older registrations of the same senders."""
         if self._delta.chunked[Lane.REGISTRATIONS]:
             unsent_after = self._unsent_after[Lane.REGISTRATIONS]
             for last_row_id in self._index.chunked_senders.chunks_with(rows, unsent_after):
@@ -478,7 +477,7 @@ class OutboxChange:
                     self._unpack(Lane.REGISTRATIONS, chunk)
 
     def _unpack(self, lane: Lane, chunk: Chunk) -> None:
-        """Make rows of a chunk's, less those that were acknowledged or that a newer registration replaces."""
+        """Turn a chunk into single rows, without those that were acknowledged or that a newer registration replaces."""
         acknowledged, unsent = self._deletable_through[lane], self._unsent_after[lane]
         rows = chunks.rows_of(self._database, lane, chunk)
         self._database.execute(schema.DELETE_CHUNK[lane], (chunk.last_row_id,))
@@ -499,7 +498,7 @@ class OutboxChange:
 
 
 def _with_row_id(row: OutboxRow, row_id: int) -> OutboxRow:
-    """Give a row its id. One that has an id already is known by it elsewhere."""
+    """Set a row's id; a row that has one already is copied, since others refer to it by that id."""
     if row.row_id:
         return msgspec.structs.replace(row, row_id=row_id)
     msgspec.structs.force_setattr(row, "row_id", row_id)

@@ -1,6 +1,6 @@
-"""Index of the outbox in memory: depths, counters, row ids, what is in flight or acknowledged.
+"""Index of the outbox in memory: depths, counters, row ids, and which rows are in flight or acknowledged.
 
-Beside it, what the file says of records that were too large for their target: set apart, or dropped.
+Also the notes in the file about records that were too large for their target: dead-lettered, or dropped.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class ChunkedSenders:
         self._most = WORTH_LOOKING
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read what waits in a file that was just opened."""
+        """Read the chunks of a file that was just opened."""
         after = 0
         while chunk := chunks.first_chunk_behind(database, Lane.REGISTRATIONS, after):
             self.add(chunks.rows_of(database, Lane.REGISTRATIONS, chunk))
@@ -45,13 +45,13 @@ class ChunkedSenders:
         of_block.update(dict.fromkeys([row.sender_id for row in rows], last.row_id))
 
     def chunks_with(self, rows: Iterable[OutboxRow], unsent_after: int) -> list[int]:
-        """Name, by their last rows, the chunks with other unsent rows of these rows' senders; some may have gone."""
+        """Return the last row ids of chunks with other unsent rows of the same senders; some may be deleted already."""
         chunks_of = self._chunks
         found = {chunks_of.get(row.block, {}).get(row.sender_id, 0) for row in rows if row.sender_id}
         return sorted(last_row_id for last_row_id in found if last_row_id > unsent_after)
 
     def forget_through(self, row_id: int) -> None:
-        """Forget chunks that have gone up to a row, where they have become many."""
+        """Forget deleted chunks up to a row, once the index has become large."""
         if sum(map(len, self._chunks.values())) < self._most:
             return
         for block, of_block in self._chunks.items():
@@ -59,14 +59,14 @@ class ChunkedSenders:
         self._most = max(2 * sum(map(len, self._chunks.values())), WORTH_LOOKING)
 
     def clear(self) -> None:
-        """Forget all: nothing waits in a chunk."""
+        """Forget all: no chunk is left."""
         self._chunks.clear()
 
 
 class LastWatermark(msgspec.Struct, frozen=True):
-    """A block's last record but registrations: the next watermark of its coverage may replace it while it is unsent.
+    """A block's last record other than registrations: the next watermark of its coverage replaces it while unsent.
 
-    ``behind`` is the row of an earlier one of the coverage that keeps its place, 0 where none does.
+    ``behind`` is the row id of an earlier watermark of that coverage that keeps its place, 0 if there is none.
     """
 
     row_id: int
@@ -78,9 +78,9 @@ class LastWatermark(msgspec.Struct, frozen=True):
 def merge_watermarks(
     rows: list[OutboxRow], last_watermarks: dict[str, LastWatermark], end: int, unsent_after: int
 ) -> tuple[list[OutboxRow], dict[int, int]]:
-    """Give those of a lane's new rows that remain, and the superfluous ones before them: sizes in bytes by row id.
+    """Return the rows of ``rows`` to append, and the earlier rows to delete: sizes in bytes by row id.
 
-    ``last_watermarks``, by block, follow the new rows. ``end`` is the lane's last row before them; rows up to
+    ``last_watermarks``, by block, are updated. ``end`` is the lane's last row before ``rows``; rows up to
     ``unsent_after`` may be in flight.
     """
     superfluous: dict[int, int] = {}
@@ -102,7 +102,7 @@ MOST_BYTES = 16 << 20
 
 
 class _RecentRowsOfLane:
-    """Every row of one lane behind ``begins_after``, by row id."""
+    """Every row of one lane after ``begins_after``, by row id."""
 
     def __init__(self, begins_after: int) -> None:
         self.begins_after = begins_after
@@ -116,13 +116,13 @@ class _RecentRowsOfLane:
 
 
 class RecentRows:
-    """The ends of all lanes, as last committed."""
+    """The newest rows of all lanes, as last committed."""
 
     def __init__(self, last_row_ids: Mapping[Lane, int]) -> None:
         self._lanes = {lane: _RecentRowsOfLane(last_row_ids[lane]) for lane in Lane}
 
     def append(self, lane: Lane, rows: Sequence[OutboxRow], size: int) -> None:
-        """Keep rows that were committed, each with its id; ``size`` is that of all, in bytes."""
+        """Add committed rows with their ids; ``size`` is the sum in bytes."""
         tail = self._lanes[lane]
         tail.size += size
         if tail.size > MOST_BYTES:
@@ -131,7 +131,7 @@ class RecentRows:
             tail.rows |= {row.row_id: row for row in rows}
 
     def remove(self, lane: Lane, row_ids: Iterable[int]) -> None:
-        """Let rows go that were replaced or dropped before they were sent."""
+        """Remove rows that were replaced or dropped before they were sent."""
         tail = self._lanes[lane]
         for row_id in row_ids:
             row = tail.rows.pop(row_id, None)
@@ -139,20 +139,20 @@ class RecentRows:
                 tail.size -= row.size
 
     def pass_over(self, lane: Lane, through: int) -> None:
-        """Let rows go up to one, which nobody here will send: another has delivered what they say."""
+        """Remove rows up to one that this agent will not send: the pair's other agent has delivered them."""
         tail = self._lanes[lane]
         while tail.rows and (first := next(iter(tail.rows))) <= through:
             tail.size -= tail.rows.pop(first).size
             tail.begins_after = first
 
     def forget(self, lane: Lane, last_row_id: int) -> None:
-        """Keep nothing of a lane whose last row is ``last_row_id``."""
+        """Forget all rows of a lane that ends at ``last_row_id``."""
         self._lanes[lane].forget(last_row_id)
 
     def take(self, lane: Lane, after_row_id: int, row_limit: int, before: int = EVERY_ROW) -> list[OutboxRow] | None:
-        """Hand out the rows between two, at most so many; None where the file must be read.
+        """Remove and return at most ``row_limit`` rows between two; None if the file must be read.
 
-        What is handed out is not kept: should it have to be sent again, it is read.
+        Returned rows are not kept: if they have to be sent again, they are read from the file.
         """
         tail = self._lanes[lane]
         if after_row_id < tail.begins_after:
@@ -162,7 +162,7 @@ class RecentRows:
         for row_id, row in tail.rows.items():
             if len(taken) == row_limit or row_id >= before:
                 break
-            # What the file was read for before it began here is kept in vain.
+            # Rows up to ``after_row_id`` were already read from the file.
             (taken if row_id > after_row_id else gone).append(row)
         for row in (*gone, *taken):
             del tail.rows[row.row_id]
@@ -172,25 +172,25 @@ class RecentRows:
 
 
 RESUMES_AT = 0.95
-"""How full an outbox that was full may be when reading goes on, as a part of its limit."""
+"""Reading resumes when a full outbox has shrunk to this part of its limit."""
 
 LONGEST_WAIT_FOR_UPLOADS = 0.5
 CHUNKED_UP_TO = 0.25
-"""How much of the limit registrations may take in chunks, as a part of it."""
+"""Largest part of the limit that registrations in chunks may take."""
 SET_APART_UP_TO = 0.25
-"""How much may be set apart beside it, as a part of the limit."""
-RETURNED_KNOWN = 10_000
-"""Of so many rows it is known, by id, since when they have been too large: set apart again, they are not news."""
+"""Limit of the dead letters, as a part of the outbox's limit and in addition to it."""
+RETRIED_KEPT = 10_000
+"""Number of retried rows whose first refusal is remembered: refused again, they are not counted again."""
 FILLS_WITHIN = 0.25
-"""How long, in seconds, registrations of a backlog let those after them go first, if no more of it come."""
+"""Seconds after the last large batch of a backlog during which registrations wait for those that replace them."""
 FILLS_UP_TO = 0.5
 BATCHES_UNDER_WAY = 32 << 20
-"""How full an outbox may be that is to take them in, as a part of its limit; and what must fit in beside that, in
-bytes: what is being committed and what is read meanwhile."""
+"""The outbox waits like that only up to FILLS_UP_TO of its limit, with this many bytes left for the batches that are
+being committed or read."""
 
 
 def read_counters(database: sqlite3.Connection) -> dict[str, Counters]:
-    """Read, by block, what was compacted, dropped and set apart, by cause."""
+    """Return the counts of compacted, dropped and dead-lettered records, by block, outcome and cause."""
     counters: dict[str, Counters] = {}
     for block, what, cause, count in database.execute("SELECT block, what, cause, count FROM outbox_counter"):
         counters.setdefault(block, {}).setdefault(what, {})[cause] = count
@@ -198,7 +198,7 @@ def read_counters(database: sqlite3.Connection) -> dict[str, Counters]:
 
 
 def set_apart_row(database: sqlite3.Connection, row_id: int) -> tuple[OutboxRow, int]:
-    """Read a row that is set apart, without its id, and since when it is."""
+    """Return a dead letter as a row without an id, and the instant of its first refusal."""
     ((lane, block, at, size, subject, headers, payload),) = database.execute(schema.SET_APART_ROW, (row_id,))
     headers_size = size - len(payload) - RECORD_OVERHEAD
     return OutboxRow(Lane(lane), block, subject, _headers(headers), payload, headers_size=headers_size), at
@@ -212,7 +212,7 @@ def set_apart_sums(database: sqlite3.Connection) -> list[SetApartSum]:
 
 
 def dropped_too_large(database: sqlite3.Connection) -> list[DroppedTooLarge]:
-    """Say what is known to have been dropped for its size."""
+    """Return the notes of records that were dropped for their size."""
     return [
         DroppedTooLarge(block, TooLarge(SizeLimit(cause), needed), at)
         for block, cause, needed, at in database.execute(schema.TOO_LARGE)
@@ -220,7 +220,7 @@ def dropped_too_large(database: sqlite3.Connection) -> list[DroppedTooLarge]:
 
 
 class OutboxIndex:
-    """Depths, counters and row ids as last committed, and what is in flight."""
+    """Depths, counters and row ids as last committed, and the rows in flight."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class OutboxIndex:
 
     @classmethod
     def load(cls, database: sqlite3.Connection, max_outbox: int) -> Self:
-        """Measure what waits in a file that was just opened."""
+        """Measure the outbox of a file that was just opened."""
         depths, chunked, last_row_ids = {}, dict.fromkeys(Lane, 0), {}
         sequences = dict(database.execute("SELECT name, seq FROM sqlite_sequence"))
         for lane, table in schema.OUTBOXES.items():
@@ -302,21 +302,21 @@ class OutboxIndex:
 
     @property
     def is_filling(self) -> bool:
-        """Tell whether a backlog brings registrations by the hundred, and there is room for many more."""
+        """True while a backlog brings registrations by the hundred and there is room for many more."""
         room = min(self.max_outbox * FILLS_UP_TO, self.max_outbox - BATCHES_UNDER_WAY)
         return self.size < room and time.monotonic() - self._came_at < FILLS_WITHIN
 
-    def registrations_came(self) -> None:
+    def note_chunked_registrations(self) -> None:
         self._came_at = time.monotonic()
 
     def copies_move(self) -> None:
         """Note that the uploader takes copies, or that some were acknowledged."""
         self._copies_moved.set()
 
-    async def let_uploads_follow(self) -> None:
-        """Wait a moment for an uploader that takes copies, until none waits: then they need not be stored at all.
+    async def wait_for_uploads(self) -> None:
+        """Wait briefly for an uploader that takes copies, until none is left: then they need not be stored at all.
 
-        But a slow link is not waited for: the site's stream may not hold for ever what is not read.
+        The wait is short because the site's stream may not keep unread messages for the time that a slow link takes.
         """
         if not self._copies_moved.is_set():
             return
@@ -328,13 +328,13 @@ class OutboxIndex:
         self._copies_moved.clear()
 
     def unsent_after(self, lane: Lane) -> int:
-        """Give the last row id that may be in flight: those behind it are not."""
+        """Return the last row id that may be in flight."""
         return max(self.in_flight_through[lane], self.deletable_through[lane])
 
     def take(self, lane: Lane, after_row_id: int, row_limit: int, *, is_changing: bool) -> list[OutboxRow] | None:
-        """Hand out rows after one that are kept here, in flight from now on; None where the file must be asked.
+        """Return rows after one that are in memory, in flight from now on; None if the file must be read.
 
-        ``is_changing``: a transaction is under way, which may replace registrations, and the last watermarks.
+        ``is_changing``: a transaction is being written, which may replace registrations and the last watermarks.
         """
         if after_row_id >= self.last_row_ids[lane]:
             return []
@@ -352,14 +352,14 @@ class OutboxIndex:
         return min(unsent, default=EVERY_ROW)
 
     def leave(self, lane: Lane, rows: Sequence[OutboxRow]) -> None:
-        """Note that rows are in flight: they are not replaced from now on."""
+        """Note that rows are in flight: from now on they are not replaced."""
         if rows:
             self.in_flight_through[lane] = max(self.in_flight_through[lane], rows[-1].row_id)
             if lane is Lane.COPIES:
                 self.copies_move()
 
     def take_back(self, lane: Lane) -> None:
-        """Count only what may have left as in flight, not what was read ahead."""
+        """Reduce the rows in flight to those that may have left, without those that were only read ahead."""
         if lane in self.give_back:
             self.in_flight_through[lane] = self.give_back[lane]()
 
@@ -384,7 +384,7 @@ class OutboxIndex:
         set_apart: LaneDepth,
     ) -> None:
         self.set_apart = set_apart
-        while len(self.returned) > RETURNED_KNOWN:
+        while len(self.returned) > RETRIED_KEPT:
             del self.returned[next(iter(self.returned))]
         self.depths, self.chunked = depths, chunked
         self.last_row_ids, self.deleted_through = last_row_ids, deleted_through
@@ -393,12 +393,12 @@ class OutboxIndex:
             self.chunked_senders.clear()
         else:
             self.chunked_senders.forget_through(deleted_through[Lane.REGISTRATIONS])
-        # Room for a row or two is not worth beginning to read again: it would be full at once, and say so each time.
+        # Reading does not resume for room for a row or two: the outbox would be full, and reported full, at once.
         self.is_full = self._undroppable_size >= (self.max_outbox * RESUMES_AT if self.is_full else self.max_outbox)
         self._changed.set()
 
     def add_counts(self, additions: dict[str, Counters]) -> None:
-        """Count, by block, what a durable transaction let go."""
+        """Add the counts of a committed transaction, by block."""
         for block, causes in additions.items():
             self.counters[block] = sum_counters(self.counters.get(block, {}), causes)
 

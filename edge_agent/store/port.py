@@ -1,4 +1,4 @@
-"""Define what the reading loop and the uploader need of a store: commits, the outbox, and why a commit fails."""
+"""Port of the store: commits for the reading loop, the outbox for the uploader, and why a commit fails."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
@@ -16,17 +16,17 @@ EVERYTHING = (1 << 63) - 1
 
 
 DROPPED_LATELY = 24 * HOUR
-"""For so long people are told of records that were dropped for their size, unless a limit has risen that is enough."""
+"""Duration for which dropped oversized records are reported, unless a limit has risen far enough."""
 
 
 class StoreUnwritable(Exception):
-    """A commit cannot be made now; nothing was changed. Try again: ``cause`` and the message say what is in the way."""
+    """A commit failed and changed nothing; try again. ``cause`` and the message name the obstacle."""
 
     cause: ClassVar[str]
 
 
 class StoreFull(StoreUnwritable):
-    """The disk has no room for it."""
+    """The disk has no room for the commit."""
 
     cause = "disk full"
 
@@ -38,7 +38,7 @@ class StoreFailing(StoreUnwritable):
 
 
 class StoreLocked(StoreUnwritable):
-    """Another process keeps the store locked."""
+    """Another process has locked the store."""
 
     cause = "store locked"
 
@@ -46,8 +46,8 @@ class StoreLocked(StoreUnwritable):
 class BatchCommit(msgspec.Struct, frozen=True):
     """Everything that one batch changes: committed together or not at all.
 
-    ``decisions``, where there are any, are what ``rows`` say, one each, for the log. What was stored before
-    ``oldest_forwarded`` was too old to be forwarded. ``is_behind``: much more waits to be read.
+    ``decisions``, if any, belong to ``rows`` one by one, for the log. Messages stored before ``oldest_forwarded`` were
+    too old to be forwarded. ``is_behind``: much more is still to be read.
     """
 
     block_id: BlockId
@@ -61,48 +61,48 @@ class BatchCommit(msgspec.Struct, frozen=True):
 
 
 class LaneDepth(msgspec.Struct, frozen=True):
-    """How much waits in one lane."""
+    """The rows in one lane and their size in bytes."""
 
     rows: int = 0
     size: int = 0
 
 
 class LaneRows(Protocol):
-    """What a lane needs of where its rows are."""
+    """Source of the rows of a lane."""
 
     @property
     def append_count(self) -> int:
-        """Count how often rows were appended: while it stays the same there is nothing more to read."""
+        """How often rows were appended: while it stays the same there is nothing more to read."""
 
     def at_hand(self, lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow] | None:
-        """Give what ``pending`` does where that takes no time; None where it may take some."""
+        """Return the rows that ``pending`` returns if no wait is necessary, otherwise None."""
 
     async def pending(
         self, lane: Lane, after_row_id: int, row_limit: int, byte_limit: int = EVERYTHING
     ) -> list[OutboxRow]:
-        """Read a lane's rows after one, in order; from then on they are in flight and are not replaced.
+        """Return a lane's rows after one, in order; from then on they are in flight and are not replaced.
 
-        Out of the file no more than the row that reaches ``byte_limit``.
+        From the file, the list ends with the row that reaches ``byte_limit``.
         """
 
     def delete_through(self, lane: Lane, row_id: int) -> None:
-        """Let rows that were acknowledged go with the next transaction; losing this only sends them again."""
+        """Delete acknowledged rows with the next transaction; if that is lost, they are only sent again."""
 
     def is_filling(self) -> bool:
-        """Tell whether reading is behind and brings registrations by the hundred."""
+        """Return True while reading is behind and brings registrations by the hundred."""
 
     def release(self, lane: Lane) -> None:
-        """Take back that rows are in flight: they will be read and sent again."""
+        """Mark a lane's rows as no longer in flight: they will be read and sent again."""
 
     async def set_apart(self, rows: Sequence[tuple[OutboxRow, TooLarge]]) -> None:
-        """Keep rows that their target cannot take where they hold up nobody; registrations, watermarks go, counted.
+        """Dead-letter rows that their target refuses, so that they block no others; drop registrations and watermarks.
 
         Raise StoreUnwritable.
         """
 
 
 class SetApart(msgspec.Struct, frozen=True):
-    """The smallest row of one block in one lane that is over one limit, and what it needs."""
+    """The smallest dead letter of one block, lane and limit, and the size that it needs."""
 
     lane: Lane
     block: str
@@ -111,7 +111,7 @@ class SetApart(msgspec.Struct, frozen=True):
 
 
 class DroppedTooLarge(msgspec.Struct, frozen=True):
-    """Registrations or watermarks of a block were dropped for one limit; what the largest needs, when the last was."""
+    """Registrations or watermarks of a block dropped for one limit: the largest size needed, and the last instant."""
 
     block: str
     too_large: TooLarge
@@ -119,9 +119,9 @@ class DroppedTooLarge(msgspec.Struct, frozen=True):
 
 
 class SetApartSum(msgspec.Struct, frozen=True):
-    """Records of one stream block and lane that are over one limit, the oldest of them since ``oldest_at``.
+    """Dead letters of one stream block, lane and limit, the oldest refused at ``oldest_at``.
 
-    ``needed`` is how large messages have to be allowed to be for all of them, in bytes, headers included.
+    ``needed`` is the message size in bytes, headers included, that would admit all of them.
     """
 
     stream: str
@@ -138,7 +138,7 @@ class SetApartSum(msgspec.Struct, frozen=True):
 
 
 class OutboxLevel(msgspec.Struct, frozen=True):
-    """How much waits in the outbox, of how much at most, in bytes; and what is too large for the region, beside it."""
+    """The size of the outbox and its limit, in bytes, and the records that are too large for the region."""
 
     size: int = 0
     limit: int = 0
@@ -146,10 +146,10 @@ class OutboxLevel(msgspec.Struct, frozen=True):
     dropped: tuple[DroppedTooLarge, ...] = ()
 
 
-class PutBack(msgspec.Struct, frozen=True):
-    """Rows of a block in a lane that are over a limit, need at most so many bytes, and are to be sent again.
+class Retry(msgspec.Struct, frozen=True):
+    """Dead letters of a block and lane that are over a limit, need at most ``needed`` bytes, and are to be sent again.
 
-    Those before a row, and of them, the smallest first, no more than the one that reaches ``byte_limit``.
+    Only rows before ``before``; of them, the smallest first, ending with the one that reaches ``byte_limit``.
     """
 
     lane: Lane
@@ -161,56 +161,56 @@ class PutBack(msgspec.Struct, frozen=True):
 
 
 class OutboxStore(LaneRows, Protocol):
-    """What the uploader needs of the store."""
+    """Part of the store that the uploader uses."""
 
     async def wait_for_too_large(self) -> None:
-        """Wait until something is set apart, or is known to have been dropped for its size."""
+        """Wait until there is a dead letter, or a note of a record dropped for its size."""
 
     async def dropped_too_large(self) -> list[DroppedTooLarge]:
-        """Say what is known to have been dropped for its size."""
+        """Return the notes of records dropped for their size."""
 
     async def forget_dropped(self, dropped: Sequence[DroppedTooLarge]) -> None:
-        """Forget what was dropped, where nothing was since; raise StoreUnwritable."""
+        """Delete such notes, unless another record was dropped since; raise StoreUnwritable."""
 
     async def smallest_set_apart(self) -> list[SetApart]:
-        """Name what is set apart, for each block, lane and limit the smallest row."""
+        """Return the smallest dead letter of each block, lane and limit."""
 
-    async def put_back(self, which: PutBack) -> list[int]:
-        """Append rows that are set apart to their lane again; give their new ids."""
+    async def retry(self, which: Retry) -> list[int]:
+        """Append dead letters to their lane again; return their new ids."""
 
     async def has_set_apart(self, row_id: int) -> bool:
-        """Tell whether a row is set apart."""
+        """Return True if a row is dead-lettered."""
 
     def acknowledged_through(self) -> dict[Lane, int]:
-        """Name by lane the row up to which none waits any more."""
+        """Return the row id of each lane up to which all rows are acknowledged."""
 
     async def wait_for_rows(self, seen: int) -> int:
-        """Wait until ``append_count`` differs from ``seen``; give it."""
+        """Wait until ``append_count`` differs from ``seen``; return it."""
 
     def reads_ahead(self, lane: Lane, give_back: Callable[[], int]) -> None:
-        """Let ``give_back`` be called before an operator drops a lane's rows: what was read and has not left.
+        """Register ``give_back``, which is called before an operator drops a lane's rows.
 
-        It gives the last row that may have left; those behind it are read again, where they are still there.
+        It returns the last row id that may have left; rows after that are read again, if they still exist.
         """
 
 
 class BatchStore(Protocol):
-    """What the ingest loop needs of the store."""
+    """Part of the store that the reading loop uses."""
 
     def is_paused(self) -> bool:
-        """Tell whether what may not be dropped has reached the outbox's limit."""
+        """Return True if the records that may not be dropped have reached the outbox's limit."""
 
     async def wait_for_room(self) -> None:
-        """Wait until it has not."""
+        """Wait until the outbox is below its limit again."""
 
     async def commit(self, batch: BatchCommit) -> None:
-        """Make one batch durable; raise StoreUnwritable, having changed nothing, where that cannot be done now."""
+        """Commit one batch; raise StoreUnwritable, with nothing changed, if that is impossible now."""
 
-    async def let_uploads_follow(self) -> None:
-        """Wait a moment where copies are read faster than they leave."""
+    async def wait_for_uploads(self) -> None:
+        """Wait briefly if copies are read faster than they leave."""
 
     def depths(self) -> dict[Lane, LaneDepth]:
-        """Measure what waits."""
+        """Return the depth of each lane."""
 
     def outbox_counters(self, block: str) -> Counters:
-        """Give what was compacted and dropped, by cause."""
+        """Return the counts of a block's compacted and dropped records, by cause."""

@@ -1,4 +1,4 @@
-"""Open the store's file for reading, without disturbing the agent, also while it is down."""
+"""Read-only access to the store's file, without disturbing the agent, also while it is down."""
 
 import sqlite3
 import time
@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from edge_agent.store import schema
-from edge_agent.store.files import PUT_BACK, RESTART_CLEANLY, displacement, identity_of, lock_of, note_of
+from edge_agent.store.files import RESTART_CLEANLY, RESTORE_FILE, displacement, identity_of, lock_of, note_of
 from edge_agent.store.marker import read_marker
 from edge_agent.store.sqlite import is_damage, may_be_the_disk
 from shared.decoding import WireError
@@ -22,24 +22,24 @@ _READERS = "root, the agent's user and its group may read it"
 
 
 class StoreUnreadable(Exception):
-    """The store has nothing to show; the message says why, and what to do."""
+    """The store cannot be read; the message names the reason and the remedy."""
 
 
 class StoreForbidden(StoreUnreadable):
-    """There is a store, and the system does not let this user read it."""
+    """There is a store, and this user may not read it."""
 
 
 class StoreMissing(StoreUnreadable):
-    """There is no store: no agent has run on it yet, or somebody moved it."""
+    """There is no store: no agent has run on it yet, or the file was moved."""
 
 
 class StoreDisplaced(StoreUnreadable):
-    """An agent runs, and not on the file that lies there."""
+    """An agent runs on another file than the one at this path."""
 
 
 def holds_less(path: Path) -> bool:
-    """Tell whether a store that can be read lacks what had been committed to it."""
-    # Before the store: what an agent commits meanwhile it notes afterwards.
+    """Return True if a readable store lacks something that had been committed to it."""
+    # Read before the store: a commit in between is noted only afterwards.
     committed = read_marker(path)
     try:
         with store_reader(path) as database:
@@ -49,7 +49,7 @@ def holds_less(path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool | None:
-    """Tell whether a process holds the store's lock; None where the kernel does not say. Takes no lock itself."""
+    """Return True if a process holds the store's lock, None if the kernel does not report it. Takes no lock itself."""
     try:
         wanted = lock_of(path).stat().st_ino
         locks = [line.split() for line in _LOCKS.read_text().splitlines()]
@@ -61,12 +61,12 @@ def is_held(path: Path) -> bool | None:
 
 
 def _refuse_displaced(path: Path) -> None:
-    """Raise StoreDisplaced where an agent has other files open than lie there, as it noted in its lock."""
+    """Raise StoreDisplaced if an agent noted in its lock that it has another file open than this path's."""
     if _displacement(path):
         # An agent that begins or ends makes and removes its log.
         time.sleep(SECOND_LOOK)
-        if said := _displacement(path):
-            raise StoreDisplaced(said)
+        if message := _displacement(path):
+            raise StoreDisplaced(message)
 
 
 def _displacement(path: Path) -> str:
@@ -78,12 +78,12 @@ def _displacement(path: Path) -> str:
     except OSError:
         return ""
     if opened and opened != there:
-        return displacement(path, there, PUT_BACK)
+        return displacement(path, there, RESTORE_FILE)
     return displacement(log, "", RESTART_CLEANLY) if opened and is_without_log else ""
 
 
 def _removed_lock(path: Path) -> Path | None:
-    """Find the lock of an agent that was removed with its store, among what processes have open that we may look at."""
+    """Return the lock of an agent that was deleted with its store, by /proc; None if no visible process has it."""
     wanted = f"{lock_of(path).resolve()} (deleted)"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -96,10 +96,10 @@ def _removed_lock(path: Path) -> Path | None:
 
 @contextmanager
 def store_reader(path: Path) -> Iterator[sqlite3.Connection]:
-    """Give a connection that can only read; raise StoreUnreadable for whatever goes wrong with it.
+    """Yield a read-only connection; raise StoreUnreadable for any error of it.
 
-    Every statement sees what was committed last; BEGIN lets several see the same. Until they end, the agent's log of
-    changes grows: read in pages what may be large.
+    Every statement sees the last commit; BEGIN lets several see the same one. The agent's log grows until they end:
+    read large results in pages.
     """
     try:
         _refuse_displaced(path)
@@ -143,7 +143,7 @@ def _open(path: Path) -> sqlite3.Connection:
         database.close()
         if path.with_name(path.name + "-wal").exists():
             raise
-        # No agent has it open, and in a directory that is not ours SQLite may not make the files it would need to wait
-        # for one: what lies there is all there is.
+        # No agent has it open, and SQLite cannot create its lock files in a directory that is not ours: the file holds
+        # all that was committed.
         return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
     return database

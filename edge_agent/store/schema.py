@@ -1,9 +1,9 @@
-"""Define the store's tables and statements. A released version is never edited: it gets a migration.
+"""Tables and statements of the store. A released version is never edited: it gets a migration.
 
 ``sender.row_id`` is the block's number in the upper 32 bits and the sender's slot in the lower: new senders append, a
-sighting rewrites one short row, and nothing needs an index. The outboxes use AUTOINCREMENT because an acknowledgement
-that comes late must never meet another row under its id; ids rise across all lanes. A decision's row in the logs has
-the id of its record in the outbox: together they say whether it still waits.
+sighting rewrites one short row, and no index is needed. The outboxes use AUTOINCREMENT because a late acknowledgement
+must never match another row under its id; ids rise across all lanes. A decision's row in the logs has the id of its
+record in the outbox, which shows whether the record still waits.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ OUTBOX_COLUMNS = """(
   headers         BLOB NOT NULL,
   payload         BLOB NOT NULL
 )"""
-"""Of all versions so far. Should they change, files.py keeps these for the steps that made them."""
+"""Of all versions so far. If they change, files.py keeps these for the migrations that created them."""
 
 CHUNK_COLUMNS = """(
   last_row_id  INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -45,13 +45,13 @@ LOG_CHUNK_COLUMNS = """(
   count        INTEGER NOT NULL,
   body         TEXT NOT NULL
 )"""
-"""Of all versions from 3 on. ``body`` is a JSON array: of each decision an array of what its log has in columns."""
+"""Of all versions from 3 on. ``body`` is a JSON array with one array of the log's columns for each decision."""
 
 FATE_COLUMNS = """(
   row_id INTEGER PRIMARY KEY,
   fate   TEXT NOT NULL
 )"""
-"""Of all versions from 3 on: what became of forwarded registrations that stand in a chunk of the log."""
+"""Of all versions from 3 on: the fates of forwarded registrations whose decision is in a chunk of the log."""
 
 SET_APART_COLUMNS = """(
   row_id  INTEGER PRIMARY KEY,
@@ -65,7 +65,7 @@ SET_APART_COLUMNS = """(
   headers BLOB NOT NULL,
   payload BLOB NOT NULL
 )"""
-"""Of all versions from 4 on. What is large stands last: the rest is read without it."""
+"""Dead letters, of all versions from 4 on. The large columns are last: the others are read without them."""
 
 TOO_LARGE_COLUMNS = """(
   block  TEXT NOT NULL,
@@ -173,7 +173,7 @@ OUTBOXES = {
     Lane.COPIES: "copy_outbox",
 }
 CHUNKS = {Lane.ADVISORIES: "advisory_chunk", Lane.REGISTRATIONS: "registration_chunk"}
-"""Where a lane's rows stand by the thousand. Row ids are those of its outbox: a row is in the one or in the other."""
+"""Tables of a lane's chunks. Row ids are those of its outbox: a row is in one of the two tables."""
 
 PUT_SENDER = "INSERT OR REPLACE INTO sender VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"
 DELETE_SENDER = "DELETE FROM sender WHERE row_id = ?"
@@ -205,7 +205,7 @@ FORGET_INPUTS = (
 OPEN_REQUESTS = "SELECT row_id, asked FROM operator_request WHERE answer IS NULL"
 ANSWER_REQUEST = "UPDATE operator_request SET answer = ? WHERE row_id = ?"
 ASKS_SET_APART = "set apart: "
-"""Stands before the GLOB of an operator's request that is about what is set apart, not about registrations."""
+"""Prefix of the GLOB in an operator's request that concerns dead letters, not registrations."""
 CLEAR_STATUS = "DELETE FROM status"
 PUT_STATUS = "INSERT INTO status VALUES (?,?)"
 
@@ -234,7 +234,7 @@ SET_APART_OF_BLOCK = (
     "SELECT row_id, size FROM set_apart WHERE lane = ? AND block = ? AND cause = ? AND needed <= ? AND row_id < ? "
     "ORDER BY needed, row_id"
 )
-# Copies first: of an advisory that is missing, the hub calls the time unknown.
+# Copies first: a missing advisory makes time unknown at the hub.
 OLDEST_SET_APART = "SELECT row_id, block, size FROM set_apart ORDER BY lane DESC, at, row_id LIMIT 100"
 SET_APART_OF_BLOCKS = "SELECT row_id, block, size FROM set_apart WHERE block GLOB ?"
 SET_APART_BY_LIMIT = (
@@ -253,7 +253,7 @@ FORGET_TOO_LARGE = "DELETE FROM too_large WHERE block = ? AND cause = ? AND at =
 
 
 def by_table(tables: Mapping[K, str], statement: str) -> dict[K, str]:
-    """Write a statement for each of several tables alike, by what names them; ``{}`` stands for the table."""
+    """Format ``statement`` for each of several tables; ``{}`` is replaced by the table's name."""
     return {name: statement.format(table) for name, table in tables.items()}
 
 
@@ -268,8 +268,7 @@ SET_APART = by_table(
     OUTBOXES,
     "INSERT INTO set_apart SELECT row_id, ?, block, ?, ?, ?, size, subject, headers, payload FROM {} WHERE row_id = ?",
 )
-"""Puts a row among those that are set apart, with its lane, the cause, what it needs and since when; the outbox has it
-still."""
+"""Copies a row of the outbox to the dead letters, with its lane, the limit, the size needed and the instant."""
 
 # Of a chunk, the first behind a row without its records; or of those whose rows are all up to and including one.
 _CHUNK = "last_row_id, first_row_id, block, count, size"
@@ -284,7 +283,7 @@ CHUNKS_THROUGH = by_table(
 
 
 def waits(lane: Lane, row_id: str) -> str:
-    """Write the expression that tells whether the row of an id waits in a lane, or one that is not there any more."""
+    """Return an expression that is true if the row of an id, which may be deleted, waits in a lane."""
     chunk = CHUNKS[lane]
     first = f"SELECT first_row_id FROM {chunk} WHERE last_row_id >= {row_id} ORDER BY last_row_id LIMIT 1"
     return (

@@ -1,7 +1,7 @@
-"""Read and write senders as rows: the block's number and the sender's slot make the row's id.
+"""Senders as rows: the block's number and the sender's slot make the row's id.
 
-For the stream's past a row has a number, which is short, and the pasts stand in a table of their own. A relay meets
-those of all sites below it, and new ones for ever: what no row refers to any more is forgotten in time.
+Rows refer to incarnations by a short number; the incarnations are in a table of their own. A relay meets those of all
+sites below it, and new ones indefinitely, so unreferenced ones are deleted from time to time.
 """
 
 import sqlite3
@@ -17,13 +17,13 @@ from edge_agent.store.sqlite import StoreDamaged, put_rows
 from shared.identifiers import Incarnation
 
 INCARNATIONS_KEPT = 1_024
-"""How many there may be before it is worth looking for those that nothing refers to."""
+"""Number of incarnations from which on unreferenced ones are searched for."""
 
 _ALL = "SELECT number, created_at, epoch_ms FROM incarnation"
 
 
 class Incarnations:
-    """Every incarnation's number, as the transaction under way sees them: adopt() or forget_uncommitted() ends it."""
+    """Numbers of the incarnations, as the open transaction sees them; adopt() or forget_uncommitted() ends it."""
 
     def __init__(self, numbers: dict[Incarnation, int]) -> None:
         self._numbers = numbers
@@ -38,15 +38,15 @@ class Incarnations:
         return len(self._numbers)
 
     def by_number(self) -> dict[int, Incarnation]:
-        """Give the incarnations by the numbers that stand for them in rows."""
+        """Return the incarnations by their numbers."""
         return {number: incarnation for incarnation, number in self._numbers.items()}
 
     def number_all(
         self, database: sqlite3.Connection, incarnations: Iterable[Incarnation]
     ) -> Callable[[Incarnation], int]:
-        """Make sure that incarnations have numbers, in the transaction under way; give what tells them.
+        """Assign numbers to incarnations in the open transaction; return a function that maps each to its number.
 
-        They are many, and nearly all of them one and the same object: that is found faster than what equals it.
+        Nearly all of them are one and the same object, and a lookup by identity is faster than one by equality.
         """
         objects = {id(each): each for each in incarnations}
         for each in objects.values():
@@ -65,9 +65,9 @@ class Incarnations:
         self._numbers[incarnation] = number
 
     def make_room(self, database: sqlite3.Connection) -> None:
-        """Forget, in the transaction under way, those that nothing refers to, where they have become many.
+        """Delete unreferenced incarnations in the open transaction, once there are many.
 
-        What the transaction itself is about to refer to is to be numbered after this.
+        Incarnations that the transaction itself will refer to must be numbered afterwards.
         """
         if len(self._numbers) < self._most:
             return
@@ -76,11 +76,11 @@ class Incarnations:
         self._most = max(2 * len(self._numbers), INCARNATIONS_KEPT)
 
     def adopt(self) -> None:
-        """Keep what the transaction has made durable."""
+        """Keep the numbers of the committed transaction."""
         self._committed = self._numbers
 
     def forget_uncommitted(self) -> None:
-        """Drop what was rolled back."""
+        """Drop the numbers of the transaction that was rolled back."""
         self._numbers = self._committed
 
 
@@ -95,7 +95,7 @@ _ANY = Incarnation(0, 0)
 
 
 def slot_range(block_number: int) -> tuple[int, int]:
-    """Give the first and the last row id of a block's senders."""
+    """Return the first and the last row id of a block's senders."""
     first = block_number << _SLOT_BITS
     return first, first + (1 << _SLOT_BITS) - 1
 
@@ -103,7 +103,7 @@ def slot_range(block_number: int) -> tuple[int, int]:
 def write_senders(
     database: sqlite3.Connection, block_number: int, changes: SenderChanges, incarnations: Incarnations
 ) -> None:
-    """Write a block's changed senders, in the transaction under way."""
+    """Write a block's changed senders in the open transaction."""
     first, _ = slot_range(block_number)
     if changes.retired:
         database.executemany(schema.DELETE_SENDER, [(first + state.slot,) for state in changes.retired])
@@ -131,7 +131,7 @@ def write_senders(
 
 
 def load_senders(database: sqlite3.Connection, block_number: int, incarnations: Incarnations) -> SenderTable:
-    """Read a block's senders; raise StoreDamaged for what no agent wrote."""
+    """Read a block's senders; raise StoreDamaged for rows that no agent writes."""
     senders = SenderTable()
     for page in _pages(database, block_number, incarnations.by_number()):
         with _row_damage_detection():
@@ -141,7 +141,7 @@ def load_senders(database: sqlite3.Connection, block_number: int, incarnations: 
 
 
 def check_senders(database: sqlite3.Connection, block_number: int) -> None:
-    """Read a block's senders, and keep none; raise StoreDamaged as load_senders() does."""
+    """Read a block's senders without keeping them; raise StoreDamaged as load_senders() does."""
     known = dict.fromkeys((number for (number,) in database.execute("SELECT number FROM incarnation")), _ANY)
     for page in _pages(database, block_number, known):
         with _row_damage_detection():
@@ -149,7 +149,7 @@ def check_senders(database: sqlite3.Connection, block_number: int) -> None:
 
 
 def _pages(database: sqlite3.Connection, block_number: int, by_number: dict[int, Incarnation]) -> Iterator[SenderPage]:
-    """Read page by page: all rows of a million senders at once would take more than their table does."""
+    """Yield pages of senders: all rows of a million senders at once would take more memory than their table."""
     first, last = slot_range(block_number)
     with closing(database.execute(schema.SENDERS_OF_BLOCK, (first, last))) as cursor:
         while rows := cursor.fetchmany(PAGE_ROWS):

@@ -1,7 +1,7 @@
-"""Keep the site's secret for message ids in a file of its own, made at the first start.
+"""The site's secret for message ids, in a file of its own that is made at the first start.
 
-A store without its key would send again, under other ids, what it has sent. That is better than not to run: a file that
-was cut, or emptied, is set aside, and a key recreated. Somebody else's file is left alone.
+A store without its key sends records again under other ids, which is better than not to run: a key file that was
+truncated or emptied is moved away and a key made again. A file that no agent wrote is left alone.
 """
 
 import logging
@@ -19,7 +19,7 @@ _OF_A_KEY = frozenset(b"0123456789abcdefABCDEF\0\r\n")
 
 
 class KeyDamaged(StoreUnusable):
-    """What stands in the file is no key. ``is_ours`` where nobody else can have written it there."""
+    """The file holds no key. ``is_ours``: only an agent can have written it."""
 
     def __init__(self, path: Path, found: str, *, is_ours: bool) -> None:
         super().__init__(f"id key file {path}: {found}; it must hold {KEY_BYTES} bytes in hex")
@@ -27,14 +27,14 @@ class KeyDamaged(StoreUnusable):
         self.is_ours = is_ours
 
 
-def site_key(path: Path, *, is_beside_store: bool = False) -> bytes:
-    """Read the site's secret for message ids, made where there is none; raise StoreUnusable where it cannot be.
+def site_key(path: Path, *, is_default_path: bool = False) -> bytes:
+    """Return the site's secret for message ids, made if there is none; raise StoreUnusable if that fails.
 
-    ``is_beside_store`` where nobody named the file: whatever stands there, an agent wrote it.
+    ``is_default_path``: the path is the default next to the store, so an agent wrote whatever is there.
     """
     damage = None
     try:
-        return read_key(path, is_beside_store=is_beside_store)
+        return read_key(path, is_default_path=is_default_path)
     except KeyDamaged as found:
         if not found.is_ours:
             raise
@@ -53,8 +53,8 @@ def site_key(path: Path, *, is_beside_store: bool = False) -> bytes:
     return read_key(path)
 
 
-def read_key(path: Path, *, is_beside_store: bool = False) -> bytes:
-    """Read the secret and make nothing; raise KeyDamaged, StoreUnusable, or FileNotFoundError."""
+def read_key(path: Path, *, is_default_path: bool = False) -> bytes:
+    """Return the secret without making one; raise KeyDamaged, StoreUnusable, or FileNotFoundError."""
     try:
         body = path.read_bytes()
     except FileNotFoundError:
@@ -68,9 +68,9 @@ def read_key(path: Path, *, is_beside_store: bool = False) -> bytes:
     if len(key) == KEY_BYTES:
         return key
     found = f"{len(key)} bytes" if key else "that is no key" if body else "it is empty"
-    # Cut short, or the zeros that a power loss leaves; a password, or the seed of a key, has other characters.
+    # Truncated, or the zeros that a power loss leaves; a password, or an NKEY seed, has other characters.
     is_cut = len(body) <= 2 * KEY_BYTES + 1 and _OF_A_KEY.issuperset(body)
-    raise KeyDamaged(path, found, is_ours=is_beside_store or is_cut)
+    raise KeyDamaged(path, found, is_ours=is_default_path or is_cut)
 
 
 def _unusable(path: Path, error: OSError) -> StoreUnusable:
@@ -78,7 +78,7 @@ def _unusable(path: Path, error: OSError) -> StoreUnusable:
 
 
 def is_missing(path: Path) -> bool:
-    """Tell whether there surely is no file: in a directory that does not let us look, there may be one."""
+    """Return True if there is certainly no file: in a directory that this user cannot search there may be one."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +89,7 @@ def is_missing(path: Path) -> bool:
 
 
 def _make_key(path: Path) -> None:
-    """Put a new key onto the disk before anybody uses it: after a power loss a store must not be without its own."""
+    """Write a new key through to the disk before its first use: after a power loss a store must not lack its key."""
     made = path.with_name(path.name + ".new")
     made.unlink(missing_ok=True)
     with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,8 +1,8 @@
-"""Write many rows in few statements.
+"""Statements on SQLite: transactions in the connection's thread, many rows at once, and which errors are damage.
 
-A statement lets go of the interpreter's lock and takes it back for every step; with a busy event loop beside it each of
-them may wait for 1 ms (``edge_agent/daemon.py``). Of many rows in one statement there is one step. But a statement,
-and what was bound to it, stays in memory until it is used again: of 400 senders 0.9 MB, of 2,000 it would be 4.6.
+A statement releases the interpreter's lock and takes it again for every step; with a busy event loop each step may wait
+for 1 ms (``edge_agent/daemon.py``). Many rows in one statement take one step. But a statement and its bound values stay
+in memory until it is used again: 0.9 MB for 400 senders; 2,000 would take 4.6 MB.
 """
 
 import sqlite3
@@ -24,10 +24,10 @@ _NO_TEXT = "Could not decode to UTF-8"
 
 
 class StoreDamaged(Exception):
-    """The store cannot be read; the message says what was found.
+    """The store cannot be read; the message names the damage.
 
-    ``is_proven`` where that is what stands there. SQLite's word is none: it calls a file malformed that its disk fails
-    to give (EIO), too.
+    ``is_proven`` if the bytes prove it. An error of SQLite alone proves nothing: it also calls a file malformed that
+    its disk fails to read (EIO).
     """
 
     def __init__(self, found: str, *, is_proven: bool = True) -> None:
@@ -37,7 +37,7 @@ class StoreDamaged(Exception):
 
 @contextmanager
 def damage_detection() -> Iterator[None]:
-    """Raise StoreDamaged for whatever says that the file is damaged, and leave all other errors as they are."""
+    """Raise StoreDamaged for errors that mean damage; other errors pass unchanged."""
     try:
         yield
     except (WireError, UnicodeDecodeError) as error:
@@ -49,13 +49,13 @@ def damage_detection() -> Iterator[None]:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Tell whether SQLite found the file damaged; Python, which reads its texts, gives no code where one is none."""
+    """Return True if SQLite found the file damaged. Python attaches no code if a text in it is not UTF-8."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF in _DAMAGED or code == _NOT_READ or str(error).startswith(_NO_TEXT)
 
 
 def may_be_the_disk(error: sqlite3.Error) -> bool:
-    """Tell whether SQLite says of damage what it says of a disk that fails to read (SQLITE_IOERR_CORRUPTFS), too."""
+    """Return True if SQLite reports a disk that fails to read (SQLITE_IOERR_CORRUPTFS) in the same way."""
     code = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF == sqlite3.SQLITE_CORRUPT or code == _NOT_READ
 
@@ -66,7 +66,7 @@ Row = Sequence[object]
 
 
 def put_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Write rows by a statement for one, which ends in its values."""
+    """Insert rows by a statement for one row, which ends in its values."""
     written, (head, values) = 0, statement.split(" VALUES ")
     # Before 3.32 (EL8) SQLite binds 999 values to a statement, now 32,766.
     most = database.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) // values.count("?")
@@ -82,16 +82,16 @@ def put_rows(database: sqlite3.Connection, statement: str, rows: Sequence[Row]) 
 async def transact(
     database: aiosqlite.Connection, write: Callable[[sqlite3.Connection], None], committed: Callable[[], None]
 ) -> None:
-    """Write one transaction; raise what in_thread() does, having changed nothing in the file.
+    """Write one transaction; raise the errors of in_thread(), with nothing changed in the file.
 
-    ``committed``, which must not fail, runs behind it, before anybody hears of it. Both run in the thread of the
-    connection: what they read of the program's state must not change meanwhile.
+    ``committed``, which must not fail, runs after it and before this returns. Both run in the connection's thread: the
+    state of the program that they read must not change meanwhile.
     """
     await in_thread(database, lambda connection: _transaction(connection, write, committed))
 
 
 async def in_thread(database: aiosqlite.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
-    """Give what ``work`` gives in the thread of the connection, in one go; raise what it raises, or StoreDamaged."""
+    """Return the result of ``work`` in the connection's thread, in one go; raise its error, or StoreDamaged."""
     # aiosqlite offers this thread's statements one at a time, and nothing public for many.
     with damage_detection():
         found: T = await database._execute(lambda: work(database._conn))  # type: ignore[no-untyped-call]  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""Commit batches to one SQLite file and hand out the outbox: WAL, ``synchronous=FULL``, one transaction per batch.
+"""The store of an agent in one SQLite file: WAL, ``synchronous=FULL``, one transaction per batch.
 
-One connection writes, one transaction at a time. What is in memory beside it (depths, counters, what is in flight) is
-changed only after the transaction was durable.
+One connection writes, one transaction at a time. State in memory (depths, counters, rows in flight) changes only after
+the transaction was committed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.core.senders import SenderTable
 from edge_agent.runtime.tally import Tally
 from edge_agent.store import schema
-from edge_agent.store.batches import SideBatch, write_beside_blocks, write_block_batch
+from edge_agent.store.batches import SideBatch, write_block_batch, write_side_batch
 from edge_agent.store.chunks import read_pending
 from edge_agent.store.decision_log import DecisionLog
 from edge_agent.store.files import LOCKED, StoreUnusable, unusable
@@ -35,7 +35,7 @@ from edge_agent.store.port import (
     DroppedTooLarge,
     LaneDepth,
     OutboxLevel,
-    PutBack,
+    Retry,
     SetApart,
     StoreFailing,
     StoreFull,
@@ -55,7 +55,7 @@ HANGS_AFTER = LOCK_PATIENCE + 2
 
 
 class SqliteStore:
-    """The store of one agent: senders, blocks, outbox, counters and status. Whatever needs its file finds damage."""
+    """Senders, blocks, outbox, counters and status of one agent. Any use of its file may raise StoreDamaged."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SqliteStore:
 
     @classmethod
     async def open(cls, path: Path, max_outbox: int) -> Self:
-        """Open a file that prepare() has made sure of; raise StoreUnusable. ``max_outbox`` is in bytes."""
+        """Open a file that prepare() has checked; raise StoreUnusable. ``max_outbox`` is in bytes."""
         try:
             database = await aiosqlite.connect(path, isolation_level=None, timeout=LOCK_PATIENCE)
         except sqlite3.Error as error:
@@ -92,7 +92,7 @@ class SqliteStore:
             with damage_detection():
                 return await cls._load(path, database, max_outbox)
         except BaseException as error:
-            # Its thread would keep a process that wants to end.
+            # Its thread would keep the process from ending.
             await database.close()
             if isinstance(error, sqlite3.Error):
                 raise unusable(path, error) from error
@@ -100,11 +100,11 @@ class SqliteStore:
 
     @classmethod
     async def _load(cls, path: Path, database: aiosqlite.Connection, max_outbox: int) -> Self:
-        # 16 MB of log: a row that leaves at once has been deleted by the time its pages would go into the file.
+        # 16 MB of log: a row that leaves at once is deleted before its pages would be written into the file.
         checkpoints = ("journal_size_limit=67108864", "wal_autocheckpoint=4000")
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", *checkpoints):
             await database.execute(f"PRAGMA {pragma}")
-        # Some distributions overwrite what is deleted: an outbox would be written twice.
+        # Some distributions overwrite deleted data: an outbox would be written twice.
         await database.execute("PRAGMA secure_delete=OFF")
 
         def load(connection: sqlite3.Connection) -> tuple[Incarnations, OutboxIndex, DecisionLog]:
@@ -114,7 +114,7 @@ class SqliteStore:
         return cls(path, database, *await in_thread(database, load), Marker(path))
 
     async def close(self) -> None:
-        """Write what is still to be deleted, where that can be done now, and close: else those rows are sent again."""
+        """Write pending deletions, if that is possible now, and close; otherwise those rows are sent again."""
         self._flusher.cancel()
         await asyncio.gather(self._flusher, return_exceptions=True)
         try:
@@ -127,7 +127,7 @@ class SqliteStore:
             await asyncio.to_thread(self._marker.sync)
 
     async def load_block(self, name: str) -> tuple[BlockState, SenderTable] | None:
-        """Read a block's state and senders; None where the store does not know it."""
+        """Return a block's state and senders; None if the store has no such block."""
 
         def load(database: sqlite3.Connection) -> tuple[BlockState, SenderTable] | None:
             row = database.execute("SELECT number, state FROM block WHERE name = ?", (name,)).fetchone()
@@ -140,15 +140,15 @@ class SqliteStore:
             self._block_counters[name] = found[0].counters
         return found
 
-    async def known_blocks(self) -> list[tuple[BlockId, BlockState]]:
-        """Read whose blocks the store holds, and their states, behind whatever transaction is still under way."""
+    async def block_states(self) -> list[tuple[BlockId, BlockState]]:
+        """Return the ids and states of all blocks in the store, after any open transaction."""
         async with self._lock:
             with damage_detection():
                 rows = await self._database.execute_fetchall("SELECT region, site, name, state FROM block")
                 return [(BlockId(*row[:3]), self._state(*row[2:])) for row in rows]
 
     def _state(self, name: str, body: str) -> BlockState:
-        """Decode what is not damaged; of another shape it is another version's, which has use for it."""
+        """Decode a block's state; raise StoreUnusable for that of another version, which that version can use."""
         try:
             return decode_block_state(body)
         except WireError as error:
@@ -164,23 +164,23 @@ class SqliteStore:
 
     @property
     def trouble(self) -> StoreUnwritable | None:
-        """Say why nothing can be written now: the last transaction failed, or one does not end."""
+        """The reason why nothing can be written now: the last transaction failed, or one does not end."""
         lasted = time.monotonic() - self._began if self._began else 0.0
         if lasted > HANGS_AFTER:
             return StoreFailing(f"a write has not ended for {round(lasted)} s, the disk hangs")
         return self._refused
 
     def counters(self) -> dict[str, Counters]:
-        """Give every block's counters, those of its outbox included."""
+        """Return every block's counters, those of its outbox included."""
         return {block: {**counters, **self.outbox_counters(block)} for block, counters in self._block_counters.items()}
 
     async def write_status(self, status: Mapping[str, object]) -> None:
-        """Replace all that ``muster-agent status`` shows of a run; raise StoreUnwritable, or what ended the flusher."""
+        """Replace the status of ``muster-agent status``; raise StoreUnwritable, or the error that ended the flusher."""
         if self._flusher.done():
             self._flusher.result()
         bodies = {name: msgspec.json.encode(body).decode() for name, body in status.items()}
         await self._transact(SideBatch(status=bodies))
-        # As often as this is done, not as often as batches are committed.
+        # Once per status, not once per batch.
         await asyncio.to_thread(self._marker.sync)
 
     # The outbox
@@ -194,12 +194,12 @@ class SqliteStore:
     def copies_wait(self) -> bool:
         return self._index.copies_wait
 
-    async def let_uploads_follow(self) -> None:
-        await self._index.let_uploads_follow()
+    async def wait_for_uploads(self) -> None:
+        await self._index.wait_for_uploads()
 
     @property
     def has_room(self) -> bool:
-        """Tell whether its disk leaves a commit room, as ``check_reserve`` would; raise OSError where that is gone."""
+        """True if the disk has room for a commit, as check_reserve() decides; raise OSError if it is gone."""
         return self._space.has_room
 
     def depths(self) -> dict[Lane, LaneDepth]:
@@ -252,7 +252,7 @@ class SqliteStore:
         self._index.give_back[lane] = give_back
 
     async def drop_registrations(self, blocks: str) -> LaneDepth:
-        """Drop the registrations that have not left, of the blocks that match a GLOB, because an operator asks.
+        """Drop the registrations that have not left, of the blocks that match a GLOB, on an operator's order.
 
         Raise StoreUnwritable.
         """
@@ -274,7 +274,7 @@ class SqliteStore:
             return await in_thread(self._database, dropped_too_large)
 
     async def outbox_level(self) -> OutboxLevel:
-        """Say how full the outbox is, and what is too large for the region."""
+        """Return the size of the outbox, and the records that are too large for the region."""
         index = self._index
         is_any = index.set_apart.rows or index.dropped
         if not is_any:
@@ -297,11 +297,11 @@ class SqliteStore:
             for lane, block, cause, row_id, needed in rows
         ]
 
-    async def put_back(self, which: PutBack) -> list[int]:
-        return (await self._transact(SideBatch(put_back=which))).put_back_ids
+    async def retry(self, which: Retry) -> list[int]:
+        return (await self._transact(SideBatch(retry=which))).retried_ids
 
     async def drop_set_apart(self, blocks: str) -> LaneDepth:
-        """Drop what is set apart of the blocks that match a GLOB, because an operator asks; raise StoreUnwritable."""
+        """Drop the dead letters of the blocks that match a GLOB, on an operator's order; raise StoreUnwritable."""
         return (await self._transact(SideBatch(dropped_blocks=blocks, drops_set_apart=True))).dropped
 
     async def has_set_apart(self, row_id: int) -> bool:
@@ -313,7 +313,7 @@ class SqliteStore:
     # Transactions
 
     async def _transact(self, batch: BatchCommit | SideBatch) -> OutboxChange:
-        """Write one transaction; whoever waits for it may be cancelled, the transaction itself goes on to its end."""
+        """Write one transaction. If the caller is cancelled, the transaction still runs to its end."""
         return await to_its_end(self._transact_wholly(batch))
 
     async def _transact_wholly(self, batch: BatchCommit | SideBatch) -> OutboxChange:
@@ -331,7 +331,7 @@ class SqliteStore:
             if isinstance(batch, BatchCommit):
                 write_block_batch(database, batch, outbox, self._incarnations, self._log)
             else:
-                write_beside_blocks(database, batch, outbox)
+                write_side_batch(database, batch, outbox)
             outbox.finish()
 
         def note() -> None:
@@ -346,7 +346,7 @@ class SqliteStore:
         except BaseException as error:
             self._incarnations.forget_uncommitted()
             self._log.forget_uncommitted()
-            # A disk that is nearly full may fail to read for that.
+            # A disk that is nearly full may fail to read for this reason.
             met = error.__cause__ if isinstance(error, StoreDamaged) and self._space.is_short else error
             if isinstance(met, sqlite3.OperationalError):
                 self._refused = self._unwritable(met)

@@ -76,10 +76,10 @@ async def test_who_reads_waits_until_the_copies_have_left_but_not_for_an_uploade
 ) -> None:
     monkeypatch.setattr(outbox_index, "LONGEST_WAIT_FOR_UPLOADS", 60.0)
     await commit(small, *(copy(f"{number}") for number in range(20)))
-    await asyncio.wait_for(small.let_uploads_follow(), 30)
+    await asyncio.wait_for(small.wait_for_uploads(), 30)
 
     rows = await small.pending(Lane.COPIES, 0, 20)
-    waiting_for_uploads = asyncio.create_task(small.let_uploads_follow())
+    waiting_for_uploads = asyncio.create_task(small.wait_for_uploads())
     small.delete_through(Lane.COPIES, rows[9].row_id)
     await small.write_status({})
     assert small.copies_wait()
@@ -98,7 +98,7 @@ async def test_an_uploader_that_is_slow_is_waited_for_no_longer_than_a_moment(
     await commit(small, *(copy(f"{number}") for number in range(20)))
     await small.pending(Lane.COPIES, 0, 1)
     began_at = asyncio.get_running_loop().time()
-    await asyncio.wait_for(small.let_uploads_follow(), 60)
+    await asyncio.wait_for(small.wait_for_uploads(), 60)
     assert asyncio.get_running_loop().time() - began_at >= A_MOMENT
     assert small.copies_wait()
 

@@ -13,7 +13,7 @@ import pytest
 from edge_agent.core.records import Lane, OutboxRow, SizeLimit, TooLarge
 from edge_agent.inspection.outbox import SetApartRow, drop_set_apart, list_set_apart, write_set_apart
 from edge_agent.store.files import prepare
-from edge_agent.store.port import EVERYTHING, LaneDepth, PutBack, SetApart
+from edge_agent.store.port import EVERYTHING, LaneDepth, Retry, SetApart
 from edge_agent.store.sqlite_store import SqliteStore
 from tests.support.faults import database as fault_database
 from tests.support.store.store_batches import ALL_ROWS, BLOCK, advisory, batch, copy, die, opened, registration, waiting
@@ -56,7 +56,7 @@ async def test_a_row_is_there_once_however_the_agent_ends(path: Path) -> None:
         assert store.set_apart_depth() == LaneDepth(1, 100_256)
         assert store.outbox_counters(BLOCK) == {"set_apart": {"max_payload": 1}}
         assert await store.smallest_set_apart() == [SetApart(Lane.COPIES, BLOCK, large.row_id, OF_SERVERS)]
-        (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_SERVERS.limit, OF_SERVERS.needed))
+        (row_id,) = await store.retry(Retry(Lane.COPIES, BLOCK, OF_SERVERS.limit, OF_SERVERS.needed))
         *_, again = await store.pending(Lane.COPIES, 0, ALL_ROWS)
         assert (again.row_id, again.subject, again.headers, again.payload) == (
             row_id,
@@ -72,7 +72,7 @@ async def test_a_row_that_was_tried_again_is_no_news(path: Path) -> None:
         await set_apart(store, [copy("large", size=100_000)], OF_STREAM)
         (first,) = rows_apart(path)
         for _ in range(2):
-            (row_id,) = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, EVERYTHING))
+            (row_id,) = await store.retry(Retry(Lane.COPIES, BLOCK, OF_STREAM.limit, EVERYTHING))
             (row,) = await store.pending(Lane.COPIES, 0, ALL_ROWS)
             await store.set_apart([(row, OF_STREAM)])
             assert await store.has_set_apart(row_id)
@@ -94,7 +94,7 @@ async def test_beyond_its_bound_the_oldest_copies_go_and_no_advisory_before_them
             "set_apart": {"max_payload": 31},
             "dropped": {"set_apart_full": 31 - kept},
         }
-        taken = await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_SERVERS.limit, EVERYTHING))
+        taken = await store.retry(Retry(Lane.COPIES, BLOCK, OF_SERVERS.limit, EVERYTHING))
         assert len(taken) == kept - 1
         assert await waiting(store, Lane.COPIES) == [f"c{number}" for number in range(31 - kept, 30)]
 
@@ -120,9 +120,9 @@ async def test_what_goes_back_is_chosen_by_block_lane_limit_and_size_the_smalles
             (Lane.COPIES, "events", TooLarge(SizeLimit.MAX_MSG_SIZE, 100)),
             (Lane.ADVISORIES, BLOCK, TooLarge(SizeLimit.MAX_MSG_SIZE, 100)),
         }
-        await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, 250, byte_limit=1))
+        await store.retry(Retry(Lane.COPIES, BLOCK, OF_STREAM.limit, 250, byte_limit=1))
         assert await waiting(store, Lane.COPIES) == ["c100"]
-        await store.put_back(PutBack(Lane.COPIES, BLOCK, OF_STREAM.limit, 250))
+        await store.retry(Retry(Lane.COPIES, BLOCK, OF_STREAM.limit, 250))
         assert await waiting(store, Lane.COPIES) == ["c100", "c200"]
         assert [row.subject for row in rows_apart(path) if row.needed == 200].count(copy("").subject) == 0
         assert store.set_apart_depth().rows == 8

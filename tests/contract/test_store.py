@@ -190,7 +190,7 @@ async def test_who_asks_where_blocks_stand_hears_of_a_commit_that_nobody_waits_f
             commit.cancel()
             await asyncio.wait({commit})
             assert commit.cancelled()
-            asked = asyncio.create_task(store.known_blocks())
+            asked = asyncio.create_task(store.block_states())
         assert await asked == [(BLOCK_ID, state_at(2))]
         assert store.last_row_ids()[Lane.ADVISORIES] == 2
 

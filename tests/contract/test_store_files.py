@@ -215,7 +215,7 @@ async def test_a_store_of_another_version_is_not_taken_for_a_damaged_one(path: P
         database.execute("UPDATE block SET state = json_set(state, '$.pending_blind', 'a later one')")
     async with opened(path) as store:
         with pytest.raises(StoreUnusable, match="is of another version of the agent .*; use that one"):
-            await store.known_blocks()
+            await store.block_states()
         with pytest.raises(StoreUnusable, match="is of another version of the agent .*; use that one"):
             await store.load_block(BLOCK)
 
@@ -367,7 +367,7 @@ def test_a_secret_that_was_cut_or_emptied_is_set_aside_and_made_anew(
 def test_whatever_stands_in_a_file_beside_the_store_keeps_no_agent_from_starting(tmp_path: Path, body: bytes) -> None:
     path = tmp_path / "agent.db.id-key"
     path.write_bytes(body)
-    assert len(site_key(path, is_beside_store=True)) == 32
+    assert len(site_key(path, is_default_path=True)) == 32
     assert path.with_name("agent.db.id-key.damaged").read_bytes() == body
 
 

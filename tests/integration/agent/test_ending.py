@@ -85,7 +85,7 @@ async def test_an_agent_whose_end_is_broken_off_at_its_links_closes_its_store(tm
         settings = agent_config.load(deployment.agent.config)
         hold = stack.enter_context(hold_of(deployment.agent.store))
         prepare(deployment.agent.store)
-        stack.enter_context(hold.noting_files())
+        stack.enter_context(hold.lock_file())
         store = await SqliteStore.open(deployment.agent.store, int(settings.store.max_outbox))
         agent = Agent(settings, store, site_key(settings.id_key_path), hold, replaces_lost=False)
         stopping = asyncio.Event()
@@ -104,7 +104,7 @@ async def test_an_agent_whose_end_is_broken_off_at_its_links_closes_its_store(tm
         with suppress(asyncio.CancelledError):
             await ending
         with pytest.raises(ValueError, match="no active connection|Connection closed"):
-            await store.known_blocks()
+            await store.block_states()
 
 
 async def test_an_agent_that_ended_by_an_error_is_no_agent_that_was_stopped(tmp_path: Path) -> None:

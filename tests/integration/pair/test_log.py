@@ -178,7 +178,7 @@ async def test_a_store_is_handed_over_whole_to_whom_it_is_meant_for(
     assert handed_over == contents(theirs) | {"status": [], "operator_request": []}
     copy = await SqliteStore.open(ours, 1 << 30)
     try:
-        assert [known for _, known in await copy.known_blocks()] == [state]
+        assert [known for _, known in await copy.block_states()] == [state]
     finally:
         await copy.close()
 

@@ -333,7 +333,7 @@ async def test_a_full_disk_pauses_reading_and_says_so_until_there_is_room(
 
 
 async def committed_sequence(agent: MortalAgent) -> int:
-    ((_, state),) = await agent.store.known_blocks()
+    ((_, state),) = await agent.store.block_states()
     return state.position.sequence
 
 

@@ -35,12 +35,12 @@ def test_a_second_agent_is_kept_out_of_a_store_in_use(tmp_path: Path) -> None:
 def test_a_second_agent_is_kept_out_of_a_store_that_it_knows_by_another_name(tmp_path: Path) -> None:
     path, other = tmp_path / "agent.db", tmp_path / "other.db"
     prepare(path)
-    with hold_of(path) as hold, hold.noting_files():
+    with hold_of(path) as hold, hold.lock_file():
         other.hardlink_to(path)
         refused = pytest.raises(StoreUnusable, match="another agent is running on it")
-        with hold_of(other) as second, refused, second.noting_files():
+        with hold_of(other) as second, refused, second.lock_file():
             pass
-    with hold_of(other) as second, second.noting_files():
+    with hold_of(other) as second, second.lock_file():
         pass
 
 

@@ -19,7 +19,7 @@ async def agent_within(config: Path) -> AsyncIterator[None]:
     path = Path(settings.store.path)
     with hold_of(path) as hold:
         prepare(path)
-        with hold.noting_files():
+        with hold.lock_file():
             store = await SqliteStore.open(path, int(settings.store.max_outbox))
             agent = Agent(settings, store, site_key(settings.id_key_path), hold, replaces_lost=False)
             stopping = asyncio.Event()

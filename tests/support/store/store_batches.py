@@ -127,6 +127,6 @@ async def fill(path: Path) -> None:
 async def read_wholly(path: Path) -> None:
     """Read all of a store that an agent would."""
     async with opened(path) as store:
-        await store.known_blocks()
+        await store.block_states()
         await store.load_block(BLOCK)
         await store.pending(Lane.REGISTRATIONS, 0, 1_000)
