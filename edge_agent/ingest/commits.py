@@ -208,5 +208,5 @@ class ReopenBackoff(Backoff):
 
     async def wait(self) -> None:
         """Wait; a connection that comes back ends it at once."""
-        if await self._source.comes_back(self.next()):
+        if await self._source.await_reconnect(self.next()):
             self.reset()

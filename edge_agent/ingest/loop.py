@@ -163,7 +163,7 @@ class Ingest(Generic[D]):
             await asyncio.sleep(LOOK_EVERY)
             if asyncio.get_running_loop().time() - self._consumer_at > LOOK_EVERY:
                 with contextlib.suppress(SourceUnavailable):
-                    looked = await self._source.look()
+                    looked = await self._source.poll()
                     self._note_consumer(looked.consumer)
                     if self._checked is None and looked.consumer.pending:
                         # What the agent starts on is not read, and waits all the same.

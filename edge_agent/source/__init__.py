@@ -1,1 +1,1 @@
-"""The site's stream: how it is read, what is known of its past, and whether it stores."""
+"""Reading of the site's stream, detection of its changed past, and proof that it stores."""

@@ -1,7 +1,7 @@
-"""Speak JetStream's API for one stream and one consumer: facts, reset, pulls, start positions.
+"""JetStream API requests for one stream and one consumer: facts, reset, pulls, start positions.
 
-Raw requests: nats-py knows neither CONSUMER.RESET nor the server's clock in replies, and rounds instants through
-a float.
+Raw requests: nats-py supports neither CONSUMER.RESET nor the server's clock in replies, and rounds instants through a
+float.
 """
 
 import logging
@@ -37,7 +37,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 def resets_consumers(client: Client) -> bool:
-    """Tell whether the connected server knows CONSUMER.RESET; one that does not leaves it unanswered."""
+    """Return True if the connected server supports CONSUMER.RESET; an older one leaves it unanswered."""
     return not is_older(client, RESETS_CONSUMERS)
 
 
@@ -58,18 +58,18 @@ class SourceApi:
         info = await self._info()
         if not self.address.filter_subject:
             return info.facts
-        # What the filter passes over is missing, too.
-        return msgspec.structs.replace(info.facts, shows_holes=info.config.lets_go_singly, subject_count=0)
+        # Filtered messages leave holes too.
+        return msgspec.structs.replace(info.facts, shows_holes=info.config.deletes_singly, subject_count=0)
 
     async def consumer_info(self) -> ConsumerInfo:
-        """Ask for the consumer's progress; raise SourceUnavailable where somebody has changed what it delivers."""
+        """Return the consumer's progress; raise SourceUnavailable if its configuration has become unsuitable."""
         info = await self._request(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
         if problem := unsuitable(info, self.address):
             raise SourceUnavailable(problem)
         return info
 
     async def ensure_consumer(self) -> ConsumerInfo:
-        """Create the durable consumer where it is missing and we may; refuse one that cannot serve."""
+        """Return the durable consumer, created if it is missing and we may; raise SourceUnavailable if unsuitable."""
         try:
             info = await self._ask(f"CONSUMER.INFO.{self._stream}.{self._consumer}", None, ConsumerInfo)
         except ApiError as error:
@@ -92,9 +92,9 @@ class SourceApi:
         return info
 
     async def is_forgotten(self, position: SourcePosition, info: ConsumerInfo, facts: StreamFacts) -> bool:
-        """Tell, and log, whether more was read through the consumer, before it was reset, than ``position`` says.
+        """Return True, and log it, if more was read through the consumer before its reset than ``position`` shows.
 
-        One that acknowledges each counts as acknowledged what it passed over; the log of a pair has its own epochs.
+        A consumer that acknowledges each message also counts those it passed over; a pair's log has its own epochs.
         """
         floor = info.ack_floor.stream_seq
         if not info.delivered.consumer_seq or info.acknowledges_each or self.address.is_shared:
@@ -112,22 +112,22 @@ class SourceApi:
         return True
 
     async def _still_holds(self, sequence: int) -> bool:
-        """Tell whether a message is there: one that is deleted counts as acknowledged, with all before it."""
+        """Return True if the stream holds a message: deleted ones, and all before them, count as acknowledged."""
         try:
             return await self._sequence_of({"seq": sequence}) == sequence
         except SourceUnavailable:
-            # Nor may everybody ask.
+            # Not every agent is permitted to ask.
             return False
 
     async def reset(self, sequence: int) -> int:
-        """Let the consumer deliver from ``sequence`` on, its own sequence from 1; give how many messages wait."""
+        """Make the consumer deliver from ``sequence`` on, its own sequence from 1; return the number of messages."""
         if not self._resets(self._client):
             return await self._recreate(sequence)
         subject = f"CONSUMER.RESET.{self._stream}.{self._consumer}"
         return (await self._request(subject, {"seq": sequence}, ConsumerInfo)).num_pending
 
     async def _recreate(self, sequence: int) -> int:
-        """Do what RESET does on servers before 2.14: a new consumer starts where we say."""
+        """Replace CONSUMER.RESET on servers before 2.14: delete the consumer and create it at ``sequence``."""
         why = f"this server cannot reset consumer {self._consumer} of stream {self._stream}, 2.14 can"
         if not self.address.creates_consumer:
             raise SourceUnavailable(f"{why}: upgrade it, or let create_consumer be true")
@@ -135,7 +135,7 @@ class SourceApi:
         if retention == INTEREST:
             raise SourceUnavailable(f"{why}; without the consumer, the stream would drop what was not read: upgrade it")
         await self._request(f"CONSUMER.DELETE.{self._stream}.{self._consumer}", None, Any)
-        # A work queue takes no other start than its first message.
+        # A work queue allows no other start than its first message.
         start = {} if retention == WORK_QUEUE else {"deliver_policy": "by_start_sequence", "opt_start_seq": sequence}
         return (await self._create_consumer(retention, **start)).num_pending
 
@@ -144,10 +144,7 @@ class SourceApi:
         return f"{self._prefix}.STREAM.MSG.GET.{self._stream}"
 
     async def next_behind(self, sequence: int) -> int | None:
-        """Ask the stream's leader for the first message behind a sequence that passes the filter; None: there is none.
-
-        Raise SourceUnavailable.
-        """
+        """Return the stream leader's first message behind a sequence that passes the filter; None if there is none."""
         return await self._sequence_of({"seq": sequence + 1, "next_by_subj": self.address.filter_subject or ">"})
 
     async def _info(self) -> StreamInfo:
@@ -159,7 +156,7 @@ class SourceApi:
         return info
 
     async def pull(self, inbox: str, messages: int, size: int, expires: float, heartbeat: float) -> None:
-        """Ask for the next messages on ``inbox``; seconds, bytes."""
+        """Request the next messages on ``inbox``; ``size`` in bytes, ``expires`` and ``heartbeat`` in seconds."""
         request = {
             "batch": messages,
             "max_bytes": size,
@@ -194,10 +191,10 @@ class SourceApi:
         return facts, sequence
 
     async def sequence_after_change(self, change: PastChange, last_stored_at: int, facts: StreamFacts) -> int:
-        """Give the last sequence not to be read of a stream whose past has changed.
+        """Return the sequence behind which a stream with a changed past is to be read.
 
-        A restored copy still holds what was read before: reading goes on at the first message stored later than the
-        last one read. A stream recreated holds nothing that was read, unless it is a mirror, which keeps times.
+        A restored copy still holds messages that were read: reading resumes at the first message stored later than the
+        last one read. A recreated stream holds none of them, unless it is a mirror, which keeps times.
         """
         is_recreated = change is PastChange.RECREATED and not 0 < facts.first_stored_at < facts.created_at
         if is_recreated or not last_stored_at:
@@ -208,14 +205,14 @@ class SourceApi:
         )
 
     async def _sequence_before(self, at: int, facts: StreamFacts) -> int:
-        """Give the last sequence before the first message that was stored at an instant, or later."""
+        """Return the last sequence before the first message stored at an instant or later."""
         if is_older(self._client, FINDS_BY_TIME):
             return await self._narrow_down(at, facts)
         found = await self._sequence_of({"start_time": format_instant(at)})
         return facts.last_sequence if found is None else found - 1
 
     async def _narrow_down(self, at: int, facts: StreamFacts) -> int:
-        """Do what ``start_time`` does on servers before 2.11, by halves."""
+        """Replace ``start_time`` on servers before 2.11 by a binary search."""
         first, behind_last = facts.first_sequence, facts.last_sequence + 1
         while first < behind_last:
             middle = (first + behind_last) // 2
@@ -231,7 +228,6 @@ class SourceApi:
         return None if found is None else found.seq
 
     async def _message_of(self, wanted: dict[str, object]) -> StoredMessage | None:
-        """Ask for one message; None where there is none."""
         try:
             return await get_message(self._client, self._stream, wanted, api=self._prefix, deadline=REQUEST_DEADLINE)
         except RequestFailed as error:

@@ -1,7 +1,4 @@
-"""Say through which consumer a stream is read, from where on, how it is made, and why one that is there cannot serve.
-
-Pure: to ask for it, and to make it, is SourceApi's.
-"""
+"""Address, configuration and suitability of the consumer that a stream is read through. No I/O: see SourceApi."""
 
 import msgspec
 
@@ -16,14 +13,14 @@ WORK_QUEUE = "workqueue"
 
 
 class StartRule(msgspec.Struct, frozen=True):
-    """Where the first read begins: ``all``, ``new``, ``sequence``, ``time`` or ``delta`` (both in microseconds)."""
+    """Start of the first read: ``all``, ``new``, ``sequence``, ``time`` or ``delta`` (both in microseconds)."""
 
     kind: str = "all"
     value: int = 0
 
 
 class SourceAddress(msgspec.Struct, frozen=True):
-    """Which stream is read, through which durable consumer, from where on."""
+    """The stream that is read, the durable consumer, and the start."""
 
     stream: str
     consumer: str
@@ -58,7 +55,7 @@ class _ConsumerConfig(msgspec.Struct):
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """Give the subjects that it delivers; none: all of them."""
+        """The subjects that it delivers; empty: all of them."""
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
 
@@ -67,7 +64,7 @@ class _ConsumerCluster(msgspec.Struct, frozen=True):
 
 
 class ConsumerInfo(msgspec.Struct):
-    """The part of CONSUMER.INFO that tells whether we are caught up, and whether others read."""
+    """The part of CONSUMER.INFO that is needed here."""
 
     config: _ConsumerConfig
     delivered: _Progress
@@ -81,32 +78,32 @@ class ConsumerInfo(msgspec.Struct):
 
     @property
     def paused_until(self) -> int:
-        """Give until when it is paused, in microseconds; 0 where it is not."""
+        """The end of its pause, in microseconds; 0 if it is not paused."""
         return self.config.pause_until if self.paused else 0
 
     @property
     def expires_after(self) -> int:
-        """Give after how many microseconds without use the server removes it; 0: never."""
+        """Microseconds without use after which the server removes it; 0: never."""
         return self.config.inactive_threshold // 1_000
 
     @property
     def unacknowledged(self) -> int:
-        """Count what was delivered and not acknowledged, where nothing more is delivered for that; else 0."""
+        """The number of unacknowledged messages if it has reached max_ack_pending, else 0."""
         return self.num_ack_pending if 0 < self.config.max_ack_pending <= self.num_ack_pending else 0
 
     @property
     def acknowledges_each(self) -> bool:
-        """Tell whether every message is acknowledged by itself, as a work queue wants it."""
+        """True if every message is acknowledged separately, as a work queue requires."""
         return self.config.ack_policy == "explicit"
 
     @property
     def at(self) -> int:
-        """Give the server's clock when it answered, in microseconds."""
+        """The server's clock when it answered, in microseconds."""
         return self.ts
 
 
 def creation(address: SourceAddress, retention: str, **start: object) -> dict[str, object]:
-    """Give the body of CONSUMER.CREATE for a stream of that retention."""
+    """Return the body of CONSUMER.CREATE for a stream with ``retention``."""
     config = {
         "durable_name": address.consumer,
         "ack_policy": "explicit" if retention == WORK_QUEUE else "all",
@@ -132,7 +129,7 @@ def read_by_others(address: SourceAddress) -> str:
 
 
 def unsuitable(info: ConsumerInfo, address: SourceAddress) -> str:
-    """Say why a consumer that is there cannot serve, and what to do; "" where it can."""
+    """Return why an existing consumer cannot be used, and the remedy; "" if it can."""
     name, config = f"consumer {address.consumer} of stream {address.stream}", info.config
     if config.ack_policy not in ("all", "explicit") or config.deliver_subject:
         return (

@@ -1,17 +1,17 @@
-"""Know of holes in a stream that a reader of a shared consumer may have made, and of requests that others have waiting.
+"""Holes in a stream that another reader of the same consumer may have made, and this reader's waiting requests.
 
-A consumer's own sequence begins at 1 with every reset, whoever resets it. A delivery that belongs to somebody else's
-reset may therefore seem to follow the last one: behind our own reset, where none was delivered to us yet, or where as
-many went elsewhere as had come here. Messages passed over then show as a hole in the stream's sequences, as does what a
-filter keeps back or what was deleted. The rules, for a hole between two deliveries:
+A consumer's own sequence begins at 1 with every reset, also with another reader's. A delivery of another reader's reset
+may therefore seem to follow our last one: directly after our own reset, or if as many messages went to the other reader
+as had come to us. Messages passed over then show as a hole in the stream's sequences, as filtered or deleted messages
+do. The rules, for a hole between two deliveries:
 
-1. The first behind a reset is asked about: the stream's leader says whether it holds a message in there.
-2. So is one behind which fewer messages wait than waited before it, less the one delivered: some have gone.
-3. So is every one, up to ``MOST_ASKED`` between two looks, of a reader without a filter: there, holes are rare.
-4. Any other is kept in mind until a look shows that nobody else has a request waiting at the consumer. Where a look, or
-   a delivery, shows somebody else, whatever is kept in mind is asked about, and what was passed over is a gap.
+1. The first hole behind a reset is asked about: the stream's leader says whether it holds a message within it.
+2. So is a hole behind which fewer messages are pending than before it, less the one delivered: some were delivered.
+3. So is every hole, up to ``MOST_ASKED`` between two checks, of a reader without a filter: there, holes are rare.
+4. Any other hole is kept until a check shows that no other reader has a request waiting at the consumer. If a check or
+   a delivery shows another reader, every kept hole is asked about, and passed-over messages are a gap.
 
-Pure, but for the time that the requests are given.
+No I/O: instants are arguments.
 """
 
 from collections import deque
@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 MOST_ASKED = 50
 MOST_KEPT = 20_000
-"""From so many on a look is due: it asks the consumer once, in place of the stream for each of them."""
+"""Kept holes from which on a check is due: it asks the consumer once, instead of the stream for each hole."""
 
 
 class Hole(NamedTuple):
     """The sequences behind ``after`` and before ``before``: none of them was delivered.
 
-    Whoever asks about it may be answered with the message at ``before``, which has ``size`` bytes.
+    The answer to a question about it may be the message at ``before``, which has ``size`` bytes.
     """
 
     after: int
@@ -34,9 +34,9 @@ class Hole(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """So many deliveries behind a sequence and before another are missing: lost on their way, or somebody else's.
+    """``missing`` deliveries between two sequences did not arrive: lost on their way, or another reader's.
 
-    What was lost comes again after a reset; what somebody else acknowledged does not, where the stream let go of it.
+    Lost ones are delivered again after a reset; those that another reader acknowledged may be deleted.
     """
 
     after: int
@@ -45,7 +45,7 @@ class Elsewhere(NamedTuple):
 
 
 class Holes:
-    """The holes in what came since one reset; without a filter they ``are_rare``."""
+    """The holes in the deliveries since one reset; without a filter they ``are_rare``."""
 
     def __init__(self, *, are_rare: bool) -> None:
         self._are_rare = are_rare
@@ -64,22 +64,22 @@ class Holes:
 
     @property
     def count(self) -> int:
-        """Count those that were found, to forget no others later."""
+        """The number of kept holes so far, an argument for forget()."""
         return self._dropped_count + len(self._kept)
 
     @property
-    def need_look(self) -> bool:
+    def need_check(self) -> bool:
         return len(self._kept) >= MOST_KEPT
 
     def forget(self, count: int) -> None:
-        """Forget the first ``count``: nobody else had made them."""
+        """Drop the first ``count``: no other reader had made them."""
         while self._kept and self._dropped_count < count:
             self._kept.popleft()
             self._dropped_count += 1
         self._asked_count = 0
 
     def kept_before(self, sequence: int) -> list[Hole]:
-        """Give those kept in mind whose end has been read, up to ``sequence``."""
+        """Return the kept holes that end at ``sequence`` or before."""
         return [hole for hole in self._kept if hole.before <= sequence]
 
 
@@ -100,11 +100,11 @@ class Requests:
             self._end_at.popleft()
 
     def end_by(self, at: float) -> None:
-        """Note that none is listened for any more: the server will have ended those made so far by ``at``."""
-        self._end_at = deque(min(each, at) for each in self._end_at)
+        """Note that the requests so far have no listener any more: the server ends them by ``at``."""
+        self._end_at = deque(min(end_at, at) for end_at in self._end_at)
 
     def waiting(self, at: float) -> int:
-        """Give how many may wait: those whose end was not heard of, and has not come by itself."""
+        """Return how many may wait: neither their end was received nor their time is over."""
         while self._end_at and self._end_at[0] <= at:
             self._end_at.popleft()
         return len(self._end_at)

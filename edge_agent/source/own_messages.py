@@ -1,13 +1,13 @@
-"""Messages of the agent's own in a source stream: probes, which prove that it stores, and heartbeats, which move it.
+"""The agent's own messages in a source stream: probes, which prove that it stores, and heartbeats, which move it.
 
 A check of a quiet stream shows that nothing was stored, not that something could have been. So a check is a proof only
-where something was stored not long before: a message of anybody's, or the agent's own probe. Where no probe can be
-published, the time in which everybody is silent is unknown. What keeps a stream from storing has no end of causes: the
-stream's own limits, the account's, the server's, a full disk, no quorum. A probe that is refused shows them all.
+if something was stored shortly before: any message, or the agent's own probe. If no probe can be published, the time in
+which all senders are silent is unknown. Many causes keep a stream from storing (limits of the stream, the account or
+the server, a full disk, no quorum); a refused probe shows each of them.
 
 Heartbeats are those of the peer: the body is the time in Unix seconds, the headers name the host and the subject.
-Unlike there, one is sent only where nothing was read for a whole interval. No block takes one for a registration, and
-only copies carry it on, so it cannot go round through relays.
+Unlike the peer's, one is sent only if nothing was read for a whole interval. No block reads one as a registration, and
+only copies forward it, so it cannot circulate through relays.
 """
 
 import asyncio
@@ -35,21 +35,21 @@ from shared.tasks import is_cancelled
 
 PATIENCE = 5.0
 RETRY = 60.0
-"""Seconds after which a probe that could not be published is tried again: a server tells nobody what it permits now."""
+"""Seconds after which a denied probe is tried again: a server does not announce changed permissions."""
 
 LARGEST = 32 << 10
 OVERHEAD = 128
-"""What a stored message takes beside its body, in bytes, with a probe's header."""
+"""Bytes of a stored probe in addition to its body."""
 
 _OWN_TOKEN = "muster-probe"  # noqa: S105 - a token of a subject
 _PROTOCOL: Final = "muster:probe:1"
 
 
 class ProbeRule(msgspec.Struct, frozen=True):
-    """On which subject a block's probes go. ``subject`` is the settings', "" where the agent chooses.
+    """Choice of the subject of a block's probes. ``subject`` is the configured one, "" if the agent chooses.
 
-    It chooses ``own``, the block's, which no sender uses, where ``stream`` listens on that; else one below a wildcard
-    of the stream's subjects, or of the filter by which the stream is read.
+    It chooses ``own``, the block's, which no sender uses, if ``stream`` listens on that; else one below a wildcard of
+    the stream's subjects, or of the filter by which the stream is read.
     """
 
     stream: str
@@ -58,9 +58,9 @@ class ProbeRule(msgspec.Struct, frozen=True):
     filter_subject: str = ""
 
     def choose(self, facts: StreamFacts) -> tuple[str, str]:
-        """Give the subject for a stream; else "", and why there is none.
+        """Return the subject for a stream, or "" and the reason.
 
-        One that copies from others needs none: that it stores a probe says nothing of them, and what it hears does.
+        A stream that copies from others needs no probe: a stored probe proves nothing about them; hearing them does.
         """
         subjects = facts.takes.subjects
         if facts.copies:
@@ -73,7 +73,7 @@ class ProbeRule(msgspec.Struct, frozen=True):
                 return self.subject, ""
             return "", f"the stream does not listen on {self.subject}: add it to its subjects"
         patterns = (self.filter_subject,) if self.filter_subject else subjects
-        for subject in (self.own, *(_below(each) for each in patterns if _has_place(each))):
+        for subject in (self.own, *(_below(pattern) for pattern in patterns if _has_wildcard(pattern))):
             if self._is_heard(subject, subjects):
                 return subject, ""
         needed = "set source.probe_subject to one that passes"
@@ -89,12 +89,12 @@ class ProbeRule(msgspec.Struct, frozen=True):
         return not self.filter_subject or covers(self.filter_subject, subject)
 
 
-def _has_place(pattern: str) -> bool:
+def _has_wildcard(pattern: str) -> bool:
     return not pattern.startswith("$") and not {"*", ">"}.isdisjoint(pattern.split("."))
 
 
 def _below(pattern: str) -> str:
-    """Give a subject that a pattern covers and no registration uses.
+    """Return a subject that a pattern covers and no registration uses.
 
     >>> _below("registration.>"), _below("site.*.facts")
     ('registration.muster-probe', 'site.muster-probe.facts')
@@ -105,9 +105,8 @@ def _below(pattern: str) -> str:
 class Probe:
     """One block's probes. ``origin`` names the block in them.
 
-    ``report`` is called with every change of phase, with the reason; ``ask_max_payload`` asks the server for its limit
-    again. ``publish_error`` says why the stream refused the last probe, "" where it did not; None where that is not
-    known yet.
+    ``report`` is called with every change of phase and its reason; ``ask_max_payload`` asks the server for its limit
+    again. ``publish_error`` is why the stream refused the last probe, "" if it did not; None if that is not known yet.
     """
 
     def __init__(
@@ -134,11 +133,10 @@ class Probe:
         self._is_off = False
 
     def note_size(self, largest_size: int) -> None:
-        """Know the size of the largest message that was read."""
         self._largest = max(self._largest, largest_size)
 
     async def open(self, facts: StreamFacts) -> None:
-        """Try again what was in vain before."""
+        """Choose the subject for a stream that was opened, and begin again whatever failed before."""
         self.publish_error = None
         self._sent_at = self._asked_at = asyncio.get_running_loop().time()
         self._is_unanswered = False
@@ -152,25 +150,25 @@ class Probe:
             self._subscription = await self._client.subscribe(self._client.new_inbox(), cb=self._take_answer)
 
     def with_limit(self, facts: StreamFacts) -> StreamFacts:
-        """Count what the server takes no more as what the stream does not, where no probe is large enough."""
+        """Return facts in which the server's payload limit bounds the stream's, if no probe can show that limit."""
         limit, takes = self._client.max_payload, facts.takes
         if self._largest <= max(LARGEST, limit) or 0 < takes.max_message_size <= limit:
             return facts
         return msgspec.structs.replace(facts, takes=msgspec.structs.replace(takes, max_message_size=limit))
 
-    async def look_at_limit(self, blind_after: int) -> None:
-        """Ask the server for its limit, once in ``blind_after``, where no probe shows it."""
+    async def poll_limit(self, blind_after: int) -> None:
+        """Ask the server for its payload limit, once in ``blind_after``, if no probe shows it."""
         now = asyncio.get_running_loop().time()
         if self._largest > LARGEST and now - self._asked_at >= blind_after / SECOND:
             self._asked_at = now
-            # What cannot be asked is asked again.
+            # A failed request is repeated next time.
             with contextlib.suppress(nats.errors.Error, ConnectFailed, OSError):
                 self._client.learn_max_payload(await self._ask_max_payload())
 
     async def send_if_due(self, facts: StreamFacts, newest_stored_at: int, blind_after: int) -> None:
-        """Send one where nothing was stored for a while, and now and then where something was.
+        """Send a probe if nothing was stored for a while, and also occasionally if something was.
 
-        A stream that is full and lets go of old messages takes some of what is sent, and refuses the rest.
+        A full stream may take some messages and refuse others, so registrations alone do not show it.
         """
         now = asyncio.get_running_loop().time()
         interval = blind_after / 4 / SECOND
@@ -178,7 +176,7 @@ class Probe:
         if self._is_unanswered and waited >= PATIENCE:
             self._is_unanswered = False
             if not self._is_off:
-                self._say_not_stored(f"no answer within {PATIENCE:g} s")
+                self._report_not_stored(f"no answer within {PATIENCE:g} s")
         is_quiet = abs(facts.server_at - newest_stored_at) >= interval * SECOND
         is_wanted = is_quiet or self.publish_error != ""
         if self._is_off:
@@ -188,8 +186,8 @@ class Probe:
         if not is_due:
             return
         if facts.publish_error:
-            # A probe might find a place that no registration would.
-            self._say_not_stored(f"the stream {facts.publish_error}")
+            # A probe may fit where no registration would.
+            self._report_not_stored(f"the stream {facts.publish_error}")
             return
         assert self._subscription is not None
         self._sent_at, self._is_unanswered = now, True
@@ -199,32 +197,29 @@ class Probe:
                 # Servers do not tell an open connection that the limit was raised.
                 self._client.learn_max_payload(await self._ask_max_payload())
             if len(body) > self._client.max_payload:
-                # The limit that holds: another connection would change nothing.
+                # The current limit: a new connection would not change it.
                 raise nats.errors.MaxPayloadError
             await self._client.publish(self._subject, body, reply=self._subscription.subject, headers=self._headers)
         except nats.errors.MaxPayloadError as error:
             self._refuse(str(error))
         except (nats.errors.Error, ConnectFailed, OSError) as error:
-            # Our own link's: the stream has refused nothing.
-            self._say_not_stored(str(error))
+            # A fault of our own link: the stream has refused nothing.
+            self._report_not_stored(str(error))
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation, where a probe has caused it."""
+        """Return True if a probe has caused a permission violation; no more are sent until RETRY."""
         if not self._subject or not is_denied(self._subject, reason):
             return False
         self._turn_off(f"not permitted: publish on {self._subject}; allow the agent's user to")
         return True
 
-    def look_at(self, messages: Sequence[SourceMessage]) -> None:
-        """Find a probe among what was read back, stored whether answered or not."""
+    def note_read(self, messages: Sequence[SourceMessage]) -> None:
+        """Count a probe that was read back as stored, also without an answer."""
         if self._is_unanswered and any((each.headers or {}).get(PROBE_HEADER) == self._origin for each in messages):
             self._take_stored()
 
     def _body(self, facts: StreamFacts) -> bytes:
-        """Write a probe as large as the largest message that was read: little room shows, and other limits.
-
-        One of the average would be stored where the registrations of some are not.
-        """
+        """Return a probe as large as the largest message read: a smaller one may be stored where that is refused."""
         body = {"protocol": _PROTOCOL, "origin": self._origin}
         size = min(max(facts.mean_size, self._largest + OVERHEAD), LARGEST, facts.takes.max_message_size or LARGEST)
         missing = size - OVERHEAD - len(msgspec.json.encode(body | {"padding": ""}))
@@ -234,7 +229,7 @@ class Probe:
         self._is_unanswered = False
         if tells_of_nobody(message):
             if self.publish_error is None or self._is_off:
-                # The stream's API may be reached where its subjects are not.
+                # The stream's API may be reachable although its subjects are not.
                 self._turn_off(f"no stream answers on {self._subject}: what is published here does not reach it")
             else:
                 self._refuse(NO_STREAM_ANSWERS)
@@ -242,14 +237,14 @@ class Probe:
         try:
             answer = decode_pub_ack(message.data)
         except WireError:
-            self._say_not_stored("the answer is not JetStream's")
+            self._report_not_stored("the answer is not JetStream's")
             return
         if answer.error is not None:
             self._refuse(answer.error.description)
         elif answer.stream == self._rule.stream:
             self._take_stored()
         else:
-            self._say_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
+            self._report_not_stored(f"stream {answer.stream} stores it, not {self._rule.stream}")
 
     def _take_stored(self) -> None:
         self.publish_error, self._is_off, self._is_unanswered = "", False, False
@@ -263,9 +258,9 @@ class Probe:
 
     def _refuse(self, why: str) -> None:
         self.publish_error = f"refuses what is sent to it: {why}"
-        self._say_not_stored(why)
+        self._report_not_stored(why)
 
-    def _say_not_stored(self, why: str) -> None:
+    def _report_not_stored(self, why: str) -> None:
         self._is_off = False
         self._report(OwnMessagePhase.NOT_STORED, f"{self._subject}: {why}; silence proves nothing meanwhile")
 
@@ -274,9 +269,9 @@ SUBJECT_HEADER = "Choria-SR-Subject"
 
 
 class Heartbeat:
-    """One block's heartbeats. ``interval`` is in microseconds; ``agent`` names who sends.
+    """One block's heartbeats, sent by ``agent``. ``interval`` is in microseconds.
 
-    ``report`` is called with every change of phase, with the reason.
+    ``report`` is called with every change of phase and its reason.
     """
 
     def __init__(
@@ -295,7 +290,7 @@ class Heartbeat:
         self._is_off = False
 
     async def run(self, read_at: Callable[[], float]) -> None:
-        """Send until cancelled; ``read_at`` gives the loop's time at which the block last read a message."""
+        """Send until cancelled; ``read_at`` returns the loop's time at which the block last read a message."""
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
         while not is_cancelled():
@@ -308,11 +303,11 @@ class Heartbeat:
                 await self._send(read_at)
 
     def break_off(self, _reason: str) -> None:
-        """Try again on the next connection what was denied on this one."""
+        """Send again on the next connection, even if it was denied on this one."""
         self._is_off = False
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation, where a heartbeat has caused it."""
+        """Return True if a heartbeat has caused a permission violation; no more are sent on this connection."""
         if not is_denied(self._subject, reason):
             return False
         self._is_off = True
@@ -329,7 +324,7 @@ class Heartbeat:
         except nats.errors.NoRespondersError:
             problem = NO_STREAM_ANSWERS
         except nats.errors.TimeoutError:
-            # A stream with no_ack answers by what is read back.
+            # A stream with no_ack does not answer: the heartbeat that is read back shows that it was stored.
             problem = "" if read_at() > sent_at else f"no answer within {PATIENCE:g} s"
         except (nats.errors.Error, WireError) as error:
             problem = str(error)

@@ -1,4 +1,4 @@
-"""Define what the reading loop needs of a source (tests hold every adapter to it), and phases of its own messages."""
+"""Protocol of a source as the reading loop uses it, its values and errors, and the phases of the agent's messages."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,7 +12,7 @@ from edge_agent.core.stream_past import PastChange, StreamFacts
 
 
 class SourceUnavailable(Exception):
-    """The source cannot be read now; the message says why. Try again."""
+    """The source cannot be read now, for the reason in the message. Open it again."""
 
 
 class ConsumerPaused(SourceUnavailable):
@@ -20,14 +20,13 @@ class ConsumerPaused(SourceUnavailable):
 
 
 class ConsumerShared(SourceUnavailable):
-    """Somebody else reads through the consumer."""
+    """Another reader uses the consumer."""
 
 
 class OpenResult(msgspec.Struct, frozen=True):
-    """How the source stands to the committed position.
+    """Result of open(). ``change`` means that the past is another one, to be read behind ``sequence``.
 
-    ``change`` says that the past is another one, to be read behind ``sequence``; ``is_gap`` that messages were lost to
-    retention.
+    ``is_gap`` means that messages were lost to retention, or to another reader.
     """
 
     facts: StreamFacts
@@ -37,10 +36,10 @@ class OpenResult(msgspec.Struct, frozen=True):
 
 
 class ConsumerState(msgspec.Struct, frozen=True):
-    """What a consumer shows of itself: ``pending`` messages of its stream wait to be read, delivered or not.
+    """A consumer's state: ``pending`` messages of its stream are unread, delivered or not.
 
-    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never. It delivers nothing
-    more while so many ``unacknowledged`` messages are as it lets wait; 0 where fewer are.
+    The server removes it when it has not been used for ``expires_after`` microseconds; 0: never. ``unacknowledged`` is
+    the number of delivered messages if it has reached max_ack_pending, so that nothing more is delivered; else 0.
     """
 
     pending: int = 0
@@ -49,12 +48,12 @@ class ConsumerState(msgspec.Struct, frozen=True):
 
 
 class StreamCheck(msgspec.Struct, frozen=True):
-    """What a stream shows now, and the consumer that it is read through.
+    """A check of the stream and of its consumer.
 
     ``caught_up_through`` is the instant up to which everything sent was stored and read, or 0. ``examined_sequence`` is
-    the stream's last sequence where all of it was read, passed the filter or not, whatever that proves; else 0.
-    ``publish_error`` says why the stream refuses what is sent to it, "" where it does not, None where that is not
-    known: as it was before.
+    the stream's last sequence if all of it was read, passed the filter or not, even if that proves no time; else 0.
+    ``publish_error`` is why the stream refuses messages, "" if it does not, None if that is unknown and has not
+    changed.
     """
 
     facts: StreamFacts
@@ -65,47 +64,47 @@ class StreamCheck(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """What the ingest loop needs of a stream. Everything may raise SourceUnavailable: open() again."""
+    """A stream as the ingest loop reads it. Every method may raise SourceUnavailable: open() again."""
 
     @property
     def delivered_sequence(self) -> int:
-        """Give the last sequence that was delivered, read or not."""
+        """The last sequence that was delivered, read or not."""
 
     @property
     def holds_unread(self) -> bool:
-        """Tell whether something was delivered that has not been read."""
+        """True if messages were delivered and not read."""
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether much waits behind what was read."""
+        """True if many messages wait to be read."""
 
     async def resolve_start(self) -> tuple[StreamFacts, int]:
-        """Give the stream's facts and the last sequence before the configured start."""
+        """Return the stream's facts and the last sequence before the configured start."""
 
     async def open(self, state: BlockState) -> OpenResult:
-        """Point the consumer behind what ``state`` has read, checking that the past is still the same."""
+        """Reset the consumer to the position of ``state``, and check that the past is still the same."""
 
     async def read(self, patience: float) -> Sequence[SourceMessage]:
-        """Give the next messages, in order and without a hole; none if none came within ``patience`` seconds."""
+        """Return the next messages, in order and without a gap; none if none came within ``patience`` seconds."""
 
     async def read_on(self) -> Sequence[SourceMessage]:
-        """Give what follows closely, where reading is behind the stream: none else."""
+        """Return messages that follow closely, if reading is behind the stream; else none."""
 
     async def check(self, blind_after: int) -> StreamCheck:
-        """Ask the stream for its facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
+        """Return the stream's facts, and whether everything stored has been read; ``blind_after``: as in Policy."""
 
-    async def look(self) -> StreamCheck:
-        """Ask for what waits, whatever keeps reading from going on; nothing is proved by that."""
+    async def poll(self) -> StreamCheck:
+        """Return the stream's facts and the number of unread messages, also while reading stands; proves no time."""
 
     async def acknowledge(self, through: int | None = None) -> None:
-        """Acknowledge what was read, up to a sequence where one is given; call it after the commit."""
+        """Acknowledge messages that were read, up to a sequence if one is given; call it after the commit."""
 
-    async def comes_back(self, within: float) -> bool:
-        """Wait before another open(): True as soon as the connection is back, False after ``within`` seconds."""
+    async def await_reconnect(self, within: float) -> bool:
+        """Wait before another open(): return True as soon as the connection is back, False after ``within`` seconds."""
 
 
 class OwnMessagePhase(StrEnum):
-    """State of the agent's own messages in its source, probes and heartbeats, as people are told."""
+    """State of the agent's own messages in its source (probes and heartbeats), for status and conditions."""
 
     STORED = "stored"
     NOT_STORED = "not stored"
@@ -114,10 +113,10 @@ class OwnMessagePhase(StrEnum):
 
 
 def is_denied(subject: str, reason: str) -> bool:
-    """Tell whether a permission violation is about a publish on a subject.
+    """Return True if a permission violation is about a publish on a subject.
 
     >>> is_denied("registration.Probe", 'nats: permissions violation for publish to "registration.probe"')
     True
     """
-    # nats-py gives it in small letters.
+    # nats-py lowercases the server's text.
     return f'publish to "{subject}"'.lower() in reason.lower()

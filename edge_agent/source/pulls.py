@@ -1,8 +1,8 @@
-"""Take what one subscription with overlapping pulls delivers, from one reset of the consumer to the next.
+"""One subscription with overlapping pull requests, from one reset of the consumer to the next.
 
-Every open() makes pulls again: what comes late reaches older ones, which nobody reads. Messages are taken only while
-the consumer sequence rises by one: an acknowledge-all would otherwise acknowledge deliveries that died with a
-connection. Idle heartbeats tell a quiet stream from a dead link.
+Every open() makes new Pulls: late deliveries reach older ones, which are not read. Messages are accepted only while the
+consumer sequence rises by one: an acknowledge-all would otherwise acknowledge deliveries that were lost with a
+connection. Idle heartbeats distinguish a quiet stream from a dead link.
 """
 
 import asyncio
@@ -31,15 +31,14 @@ BATCH_BYTES = 8 << 20
 LINGER = 0.2
 GATHER = 0.02
 MUCH = 1_000
-"""Messages from which on reading is behind, and not just gathering what has come meanwhile."""
+"""Unread messages from which on reading counts as behind the stream."""
 
 
 class Pulls:
-    """What comes after one reset, in order and without a lost delivery; ``broken`` says why it does not any more.
+    """The deliveries after one reset, in order and without a loss; ``broken`` is the reason if that has ended.
 
-    Nothing behind ``hole_after`` is taken, where that is not None: a hole follows that retention may have made. Nor is
-    what is behind a doubtful hole. ``is_disturbed`` where somebody else may have been delivered to, or reset the
-    consumer.
+    take() stops at ``hole_after`` if that is not None, since retention may have made the hole behind it, and at a
+    doubtful hole. ``is_disturbed`` means that another reader may have received deliveries or reset the consumer.
     """
 
     def __init__(self, client: EdgeClient, api: SourceApi, requests: Requests) -> None:
@@ -52,7 +51,7 @@ class Pulls:
         self._buffer: deque[tuple[SourceMessage, str]] = deque()
         self._buffered_bytes = 0
         self.largest_size = 0
-        """Of what was taken."""
+        """The largest payload of a taken message, in bytes."""
         self._pending = 0
         self._arrived = asyncio.Event()
         self.consumer_sequence = 0
@@ -76,10 +75,10 @@ class Pulls:
     async def begin(
         self, first_sequence: int, continuous_through: int, *, acknowledges_each: bool, committed_at: int
     ) -> None:
-        """Ask for what the consumer delivers since its reset; what lies before ``first_sequence`` was committed.
+        """Subscribe, and request deliveries; messages before ``first_sequence`` were committed.
 
-        Unless it was stored later than ``committed_at``: then it is another past's, unread, and ``is_rewritten`` says
-        so. Holes are looked for behind ``continuous_through``, and not at all where that is 0.
+        A message before it that was stored later than ``committed_at`` sets ``is_rewritten``: it belongs to another
+        past and is unread. Holes are noted behind ``continuous_through``; none if that is 0.
         """
         self._first_sequence, self.delivered_sequence = first_sequence, first_sequence - 1
         self._committed_at = committed_at
@@ -91,15 +90,15 @@ class Pulls:
         await self._request()
 
     async def close(self) -> None:
-        """Stop listening; what was delivered and not taken comes again after the next reset."""
+        """Unsubscribe; messages delivered and not taken are delivered again after the next reset."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None and not self._client.is_closed:
             await subscription.unsubscribe()
 
     def break_off(self, reason: str, *, is_disturbed: bool = False) -> None:
-        """Let no wait go on: deliveries may be lost."""
+        """End every wait: deliveries may be lost."""
         if not self.broken:
-            # Whatever comes over a connection behind its cut is lost in part, and nobody else's doing.
+            # Losses after a cut of the connection come from the cut, not from another reader.
             self.broken, self.is_disturbed = reason, is_disturbed
         self._arrived.set()
 
@@ -109,7 +108,7 @@ class Pulls:
 
     @property
     def first(self) -> SourceMessage | None:
-        """Show the message that is to be taken next; None where none is here."""
+        """The next message to be taken; None if none is buffered."""
         return self._buffer[0][0] if self._buffer else None
 
     @property
@@ -126,16 +125,16 @@ class Pulls:
         return len(self._buffer) >= BATCH_MESSAGES or self._buffered_bytes >= BATCH_BYTES
 
     async def await_first(self, pending: int, patience: float) -> None:
-        """Wait for a message that was not committed, unless all ``pending`` ones were delivered and none is.
+        """Wait for a message that was not committed, until all ``pending`` ones were delivered.
 
-        Raise TimeoutError where nothing has come for ``patience`` seconds: what was committed may be much.
+        Raise TimeoutError if nothing arrives for ``patience`` seconds; committed messages count as arrivals.
         """
         while not (self._buffer or self.broken or self.is_rewritten) and self.consumer_sequence < pending:
             async with asyncio.timeout(patience):
                 await self._next_arrival()
 
     async def gather(self, patience: float) -> None:
-        """Wait for messages, ``patience`` seconds at most, and for those that follow; break off where all is silent."""
+        """Wait for messages for at most ``patience`` seconds, then for those that follow; break off a silent link."""
         patient_until = self._time() + patience
         await self._request()
         while not self._buffer and not self.broken and self._time() < patient_until:
@@ -149,7 +148,7 @@ class Pulls:
             await self._gather(self._time() + (GATHER if self._pending else LINGER))
 
     async def gather_on(self) -> None:
-        """Wait a moment for what follows closely, unless nothing does."""
+        """Wait a moment for messages that follow closely, if any are pending."""
         if self._buffer or self._pending:
             await self._request()
             await self._gather(self._time() + GATHER)
@@ -161,7 +160,7 @@ class Pulls:
                     await self._next_arrival(awaits_batch=True)
 
     def take(self) -> list[SourceMessage]:
-        """Give what is here, up to a batch."""
+        """Return the buffered messages, up to a batch."""
         taken: list[SourceMessage] = []
         size, largest, reply = 0, self.largest_size, ""
         buffer, hole_after = self._buffer, self.stops_after
@@ -180,7 +179,7 @@ class Pulls:
         if taken:
             self._heard_at = self._time()
             if not self._acknowledges_each:
-                # The last one stands for all before it.
+                # Acknowledge-all: the last one acknowledges those before it.
                 self._unacknowledged.append((taken[-1].sequence, reply))
         self.largest_size = largest
         self._buffered_bytes -= size
@@ -188,30 +187,29 @@ class Pulls:
 
     @property
     def stops_after(self) -> int | None:
-        """Give the last sequence that may be taken before a hole is looked into; None where there is none."""
+        """The last sequence that may be taken before a hole is checked; None without such a hole."""
         unexplained = self.holes.unexplained
         if not unexplained:
             return self.hole_after
         return unexplained[0].after if self.hole_after is None else min(unexplained[0].after, self.hole_after)
 
     def expect_behind(self, sequence: int) -> None:
-        """Take what comes up to ``sequence`` as committed before the reset."""
+        """Treat messages up to ``sequence`` as committed before the reset."""
         self._first_sequence, self.delivered_sequence = sequence + 1, max(self.delivered_sequence, sequence)
 
     def pass_over_first(self) -> None:
         """Count the first message as taken: it was committed before the reset."""
         message, reply = self._buffer.popleft()
         self._buffered_bytes -= len(message.payload)
-        # At once: a consumer that lets few wait for their acknowledgement (max_ack_pending) would deliver no other.
+        # At once: a consumer with a small max_ack_pending would deliver nothing else.
         self._committed.append(reply)
 
     def note_examined(self, through: int) -> None:
-        """Look for holes behind ``through`` only: up to there, nothing is left to be read."""
+        """Note holes only behind ``through``: everything up to it was read."""
         if self._continuous_through:
             self._continuous_through = max(self._continuous_through, through)
 
     async def acknowledge(self, through: int | None) -> None:
-        """Acknowledge what was taken, up to a sequence where one is given."""
         replies = []
         while self._unacknowledged and (through is None or self._unacknowledged[0][0] <= through):
             replies.append(self._unacknowledged.popleft()[1])
@@ -234,7 +232,7 @@ class Pulls:
         await self._arrived.wait()
 
     async def _request(self) -> None:
-        """Keep enough pull requests under way, within the bounds of what may be buffered."""
+        """Keep enough pull requests under way, within the bounds of the buffer."""
         while (
             not self.broken
             and self._requested + len(self._buffer) <= PULL_MESSAGES * (PULLS - 1)
@@ -242,11 +240,11 @@ class Pulls:
         ):
             if not self._requested:
                 if self.consumer_sequence and self._time() - self._asked_at > LONG_UNASKED:
-                    # Nothing of ours waited at the server: somebody else may have taken the consumer for unread.
+                    # No request waited at the server: another reader may have taken the consumer for unused.
                     self.break_off("nothing was asked for in a long while")
                     return
                 self._heard_at = self._time()
-            # What no pull of the usual size can carry is asked for alone.
+            # A message larger than a pull's max_bytes is requested alone, without max_bytes.
             messages, size = (1, 0) if self._is_oversized else (PULL_MESSAGES, PULL_BYTES)
             self._is_oversized = False
             self._requested += messages

@@ -1,7 +1,7 @@
-"""Read a JetStream stream through a durable pull consumer whose position is the agent's, not the server's.
+"""Pull-consumer reader of one stream block. The position that counts is the committed one, not the server's.
 
 The consumer is reset to the committed position on every open. Holes in the stream's own sequences are normal, unless
-retention made them while the reader was behind: then it opens again, to tell of the gap.
+retention made them while the reader was behind: then the reader opens again, and reports the gap.
 """
 
 import asyncio
@@ -35,22 +35,24 @@ from shared.tasks import Interrupted, unless_set
 
 
 class StreamLeader(Protocol):
-    """The server that leads a stream, as far as it is asked here; ``message_subject`` is where."""
+    """The server that leads a stream, asked on ``message_subject``."""
 
     @property
-    def message_subject(self) -> str:
-        """Name the subject."""
+    def message_subject(self) -> str: ...
 
     async def next_behind(self, sequence: int) -> int | None:
-        """Ask for the first message behind a sequence that we read, None: there is none; raise SourceUnavailable."""
+        """Return the first message behind a sequence that passes the filter, if any; raise SourceUnavailable."""
 
 
 class MayNotAsk(Exception):
-    """The stream's leader may not be asked for single messages."""
+    """The agent may not ask the stream's leader for single messages."""
 
 
 class Completeness:
-    """What is known of one stream since it was opened."""
+    """Check that the server that delivers one stream holds all of it; each open() makes a new one.
+
+    ``_complete`` are the facts of the last check that found nothing missing.
+    """
 
     def __init__(self, leader: StreamLeader) -> None:
         self._leader = leader
@@ -59,16 +61,16 @@ class Completeness:
         self._denied = asyncio.Event()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that a question to the leader has caused: reading goes on."""
+        """Return True if a question to the leader has caused a permission violation: reading continues."""
         is_ours = self._is_asking and is_denied(self._leader.message_subject, reason)
         if is_ours:
             self._denied.set()
         return is_ours
 
     async def storage_fault(self, facts: StreamFacts, server: str, delivered: int) -> str:
-        """Say why what ``server`` has ``delivered``, up to that sequence, may not be all; "" where it is.
+        """Return why ``server`` may lack messages behind ``delivered``, as a clause; "" if it holds all.
 
-        Raise SourceUnavailable where the stream's leader does not answer.
+        Raise SourceUnavailable if the stream's leader does not answer.
         """
         if not facts.leader or facts.is_empty or facts.last_sequence <= delivered or facts.holds_what(self._complete):
             return ""
@@ -81,7 +83,7 @@ class Completeness:
         return ""
 
     async def next_behind(self, sequence: int) -> int | None:
-        """Ask the leader for the first message behind a sequence; raise MayNotAsk, or SourceUnavailable."""
+        """Return the leader's first message behind a sequence; raise MayNotAsk or SourceUnavailable."""
         if self._denied.is_set():
             raise MayNotAsk
         self._is_asking = True
@@ -97,16 +99,16 @@ log = logging.getLogger("muster.agent")
 
 OPEN_DEADLINE = 10.0
 REQUESTS_END = 3.0
-"""Seconds within which a server forgets requests that nobody listens for any more: with leaf nodes, 2."""
+"""Seconds within which a server drops requests without a listener: 2 across leaf nodes."""
 
 LARGEST_ASKED = 512 << 10
 """The answer to a question is a third larger than the message, in bytes, and must pass leaf links."""
 
 QUIET = 10.0
-"""Seconds for which nobody else may have read before this reader takes the consumer: one that restarts is soon back."""
+"""Seconds without another reader before this reader takes the consumer: a reader that restarts is back sooner."""
 
-SECOND_LOOK = 1.0
-"""Seconds after which a stream that is shorter than what was read is believed to be."""
+SHORT_STREAM_DELAY = 1.0
+"""Seconds after which a stream that ends before the committed position is asked again."""
 
 
 class JetStreamSource:
@@ -121,7 +123,7 @@ class JetStreamSource:
         self._settle = settle
         self._link_changed = asyncio.Event()
         self._time = asyncio.get_running_loop().time
-        # Of every reset: what an older one had asked for may wait at the server yet.
+        # Shared by all resets: requests of an earlier one may still wait at the server.
         self._requests = Requests(PULL_EXPIRES + REQUESTS_END)
         self._pulls = Pulls(client, api, self._requests)
         self._completeness = Completeness(api)
@@ -133,17 +135,17 @@ class JetStreamSource:
         self._has_passed_over = False
 
     def break_off(self, reason: str) -> None:
-        """Let read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
+        """Make read() raise SourceUnavailable: the connection has changed, deliveries may be lost."""
         self._pulls.break_off(reason)
         self._is_cut, self._cut_at = True, self._time()
         self._link_changed.set()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that concerns nothing but what silence proves: reading goes on."""
+        """Return True if a permission violation concerns only probes or completeness checks: reading continues."""
         is_probe = self._probe is not None and self._probe.takes_denial(reason)
         return is_probe or self._completeness.takes_denial(reason)
 
-    async def comes_back(self, within: float) -> bool:
+    async def await_reconnect(self, within: float) -> bool:
         was_down = not self._client.is_established
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -176,13 +178,13 @@ class JetStreamSource:
         await self._pulls.close()
         before, was_cut, self._is_cut = self._pulls, self._is_cut, False
         if not was_cut:
-            # Else an older connection, which the server may believe alive, listens for them yet.
+            # After a cut the server may still hold the old connection for alive, with its requests.
             self._requests.end_by(self._time() + REQUESTS_END)
         if before.is_disturbed:
             self._disturbed = [*(self._disturbed or ()), *before.holes.kept_before(position.sequence)]
             self._elsewhere = before.elsewhere or self._elsewhere
         is_disturbed = self._disturbed is not None and self._time() - self._cut_at > PULL_EXPIRES + REQUESTS_END
-        # Before the first question: they are broken where the connection changes while it is answered.
+        # Made before the first request: a change of the connection during a request must break them.
         pulls = self._pulls = Pulls(self._client, self._api, self._requests)
         self._completeness = Completeness(self._api)
         self._newest_stored_at, self._read_through = position.stored_at, read_through
@@ -193,16 +195,16 @@ class JetStreamSource:
         change = past_change(position, facts)
         if change is PastChange.SHORTENED:
             # A server that has just come to lead a replicated stream may not have applied the last messages yet.
-            await asyncio.sleep(SECOND_LOOK)
+            await asyncio.sleep(SHORT_STREAM_DELAY)
             facts = await self._facts()
             change = past_change(position, facts)
         if change is None:
             consumer = await self._api.ensure_consumer()
-            # Nothing would come of what tells whether the past is the same.
+            # A paused consumer would not deliver the message that shows whether the past is the same.
             _refuse_paused(consumer)
-            consumer = await self._alone_at(consumer, is_disturbed=is_disturbed)
-            lets_go = facts.awaits_consumers or consumer.acknowledges_each
-            await self._look_back(lets_go=lets_go)
+            consumer = await self._await_sole_use(consumer, is_disturbed=is_disturbed)
+            deletes_acknowledged = facts.awaits_consumers or consumer.acknowledges_each
+            await self._check_disturbed_holes(deletes_acknowledged=deletes_acknowledged)
             verifies = position.sequence > 0 and last_stored_at > 0
             first = position.sequence if verifies else position.next_sequence
             pending = await self._api.reset(_first_sequence(facts, consumer, first))
@@ -222,10 +224,10 @@ class JetStreamSource:
         await pulls.close()
         return OpenResult(facts, await self._api.sequence_after_change(change, last_stored_at, facts), change)
 
-    async def _alone_at(self, consumer: ConsumerInfo, *, is_disturbed: bool) -> ConsumerInfo:
-        """Take the consumer only where nobody else waits for its messages; else raise SourceUnavailable.
+    async def _await_sole_use(self, consumer: ConsumerInfo, *, is_disturbed: bool) -> ConsumerInfo:
+        """Return once no other reader has requests at the consumer; raise ConsumerShared if one has.
 
-        ``is_disturbed``: what may be this reader's own is waited for, too.
+        If the last reading ``is_disturbed``, wait for the end of this reader's own requests too.
         """
         give_up_at = self._time() + REQUESTS_END
         while consumer.num_waiting > (0 if is_disturbed else self._requests.waiting(self._time())):
@@ -238,27 +240,27 @@ class JetStreamSource:
             raise ConsumerShared(read_by_others(self._api.address))
         return consumer
 
-    async def _look_back(self, *, lets_go: bool) -> None:
-        """Look whether somebody else was delivered what would have filled holes that have been read over.
+    async def _check_disturbed_holes(self, *, deletes_acknowledged: bool) -> None:
+        """Report a gap if another reader was delivered messages from holes behind which this reader has read.
 
-        Of a stream that ``lets_go`` of what somebody else acknowledges, nobody can tell any more.
+        A stream that ``deletes_acknowledged`` messages no longer holds those: then any such hole is a gap.
         """
         holes, self._disturbed = self._disturbed, None
         if holes is None:
             return
-        self._elsewhere = self._elsewhere if lets_go else None
+        self._elsewhere = self._elsewhere if deletes_acknowledged else None
         has_seen_others = self._others_at > self._opened_at
-        if lets_go:
+        if deletes_acknowledged:
             self._has_passed_over = self._has_passed_over or (has_seen_others and bool(holes))
-        for hole in () if lets_go else holes:
-            if await self._passed_over(hole, unless_known=hole.before if has_seen_others else None) is not None:
+        for hole in () if deletes_acknowledged else holes:
+            if await self._passed_over(hole, if_denied=hole.before if has_seen_others else None) is not None:
                 self._has_passed_over = True
                 break
         if self._has_passed_over:
             self._report_gap()
 
-    def _count_what_comes_again(self, taken: Sequence[SourceMessage]) -> None:
-        """Let reading end, to tell of a gap, where less comes again than had gone elsewhere."""
+    def _count_redelivered(self, taken: Sequence[SourceMessage]) -> None:
+        """Break off, and report a gap, if fewer messages are delivered again than another reader was delivered."""
         assert self._elsewhere is not None
         after, before, missing = self._elsewhere
         missing -= sum(after < message.sequence < before for message in taken)
@@ -275,15 +277,15 @@ class JetStreamSource:
             self._api.address.stream,
         )
 
-    async def _passed_over(self, hole: Hole, unless_known: int | None = None) -> int | None:
-        """Ask for a message within a hole; give ``unless_known`` where nobody may ask."""
+    async def _passed_over(self, hole: Hole, if_denied: int | None = None) -> int | None:
+        """Return a message that the stream holds within a hole, None if none; ``if_denied`` if it cannot be asked."""
         if hole.size > LARGEST_ASKED:
-            return unless_known
+            return if_denied
         try:
-            found = await self._completeness.next_behind(hole.after)
+            sequence = await self._completeness.next_behind(hole.after)
         except MayNotAsk:
-            return unless_known
-        return found if found is not None and found < hole.before else None
+            return if_denied
+        return sequence if sequence is not None and sequence < hole.before else None
 
     async def _facts(self) -> StreamFacts:
         facts = await self._api.facts()
@@ -295,7 +297,7 @@ class JetStreamSource:
             await self._probe.open(facts)
 
     async def _is_rewritten(self, position: SourcePosition, pending: int, last_stored_at: int) -> bool:
-        """Look at the first message delivered: it is the committed one, a later one, or shows another past."""
+        """Return True if the first message delivered, or one after it, shows that the past is another one."""
         pulls = self._pulls
         try:
             await pulls.await_first(pending, OPEN_DEADLINE)
@@ -307,7 +309,7 @@ class JetStreamSource:
             return True
         first = pulls.first
         if first is None:
-            # It is gone, or a server delivers that does not hold it yet.
+            # The committed message is deleted, or the server that delivers does not hold it yet.
             pulls.expect_behind(position.sequence)
         if first is None or first.sequence > position.sequence:
             return False
@@ -318,10 +320,10 @@ class JetStreamSource:
         pulls = self._pulls
         await pulls.gather(patience)
         if pulls.hole_after is not None:
-            await self._look_into_hole(pulls.hole_after)
-        await self._look_into_doubtful_holes()
-        if pulls.holes.need_look:
-            await self._look_for_others()
+            await self._check_retention_hole(pulls.hole_after)
+        await self._check_doubtful_holes()
+        if pulls.holes.need_check:
+            await self._check_for_others()
         if pulls.is_rewritten:
             pulls.break_off("the stream's past has changed")
         if pulls.broken:
@@ -329,25 +331,25 @@ class JetStreamSource:
         return self._take()
 
     async def read_on(self) -> Sequence[SourceMessage]:
-        """Give what follows closely, where reading is behind the stream: none else, nor where read() has to look."""
+        """Return messages that follow closely, if reading is behind the stream; none if read() has holes to check."""
         pulls = self._pulls
         await pulls.gather_on()
-        must_look = pulls.stops_after is not None or pulls.holes.need_look
-        return [] if pulls.broken or must_look else self._take()
+        must_check = pulls.stops_after is not None or pulls.holes.need_check
+        return [] if pulls.broken or must_check else self._take()
 
     def _take(self) -> Sequence[SourceMessage]:
         taken = self._pulls.take()
         if taken:
             if self._elsewhere is not None:
-                self._count_what_comes_again(taken)
+                self._count_redelivered(taken)
             self._newest_stored_at = taken[-1].stored_at
             if self._probe is not None:
                 self._probe.note_size(self._pulls.largest_size)
-                self._probe.look_at(taken)
+                self._probe.note_read(taken)
         return taken
 
-    async def _look_into_hole(self, hole_after: int) -> None:
-        """Let reading end at a hole that retention made, so that open() tells of it; others are normal."""
+    async def _check_retention_hole(self, hole_after: int) -> None:
+        """Break off at a hole that retention made, so that open() reports it; other holes are normal."""
         pulls = self._pulls
         pulls.hole_after = None
         if (await self._api.facts()).first_sequence <= hole_after + 1:
@@ -356,8 +358,8 @@ class JetStreamSource:
         if pulls.first is not None and pulls.first.sequence > hole_after:
             pulls.break_off(f"messages behind {hole_after} were lost to retention before they were read")
 
-    async def _look_into_doubtful_holes(self) -> None:
-        """Let reading end where somebody else was delivered what would have filled a hole: it comes after a reset."""
+    async def _check_doubtful_holes(self) -> None:
+        """Break off if the stream holds a message within a doubtful hole: it is delivered again after a reset."""
         pulls, unexplained = self._pulls, self._pulls.holes.unexplained
         while unexplained and not pulls.broken:
             found = await self._passed_over(unexplained[0])
@@ -366,8 +368,8 @@ class JetStreamSource:
                 pulls.break_off(text, is_disturbed=True)
             unexplained.popleft()
 
-    async def _look_for_others(self) -> ConsumerInfo:
-        """Ask for the consumer's progress, and let reading end where somebody else has requests waiting there."""
+    async def _check_for_others(self) -> ConsumerInfo:
+        """Return the consumer's progress; break off if another reader has requests there or has reset it."""
         pulls, requests = self._pulls, self._requests
         hole_count, received = pulls.holes.count, pulls.consumer_sequence
         waiting, made_count = requests.waiting(self._time()), requests.made_count
@@ -384,10 +386,10 @@ class JetStreamSource:
 
     async def check(self, blind_after: int) -> StreamCheck:
         if self._probe is not None:
-            await self._probe.look_at_limit(blind_after)
+            await self._probe.poll_limit(blind_after)
         facts = await self._facts()
         publish_error = await self._publish_error(facts, blind_after)
-        consumer = await self._look_for_others()
+        consumer = await self._check_for_others()
         _refuse_paused(consumer)
         pulls = self._pulls
         if pulls.broken:
@@ -406,33 +408,33 @@ class JetStreamSource:
             return StreamCheck(
                 facts, examined_sequence=facts.last_sequence, publish_error=publish_error, consumer=state
             )
-        # In a cluster, what came after the stream's leader was asked may not be where we asked next.
+        # In a cluster, the consumer's server may lack messages that arrived after the stream's leader was asked.
         is_of_one = not (facts.unheard_for or facts.leader)
         heard_through = consumer.at if is_of_one else facts.server_at - facts.unheard_for
         return StreamCheck(facts, heard_through - self._settle, facts.last_sequence, consumer=state)
 
-    async def look(self) -> StreamCheck:
+    async def poll(self) -> StreamCheck:
         consumer, facts = await self._api.consumer_info(), await self._api.facts()
         return StreamCheck(facts, consumer=self._state_of(consumer, facts))
 
     def _state_of(self, consumer: ConsumerInfo, facts: StreamFacts) -> ConsumerState:
-        """Count what the stream holds and was not read: what waits, what is under way, what is here."""
+        """Return the consumer's state with the number of unread messages: waiting, under way and buffered."""
         pulls, delivered = self._pulls, consumer.delivered
         reached = max(pulls.delivered_sequence, self._read_through)
         if pulls.is_begun and not pulls.broken and delivered.consumer_seq >= pulls.consumer_sequence:
             under_way = delivered.consumer_seq - pulls.consumer_sequence
         else:
-            # What it delivered after another reset than ours did not come to us: it is counted by the stream's numbers.
+            # Deliveries after another reader's reset did not come to us: count by the stream's sequences.
             under_way = max(delivered.stream_seq - reached, 0)
         pending = min(consumer.num_pending + under_way, max(facts.last_sequence - reached, 0)) + pulls.buffered_count
         return ConsumerState(pending, consumer.expires_after, consumer.unacknowledged)
 
     async def _publish_error(self, facts: StreamFacts, blind_after: int) -> str | None:
-        """Probe the stream where that is due; give why it refuses what is sent to it, as StreamCheck.publish_error."""
+        """Send a probe if one is due; return StreamCheck.publish_error."""
         if self._probe is not None:
             await self._probe_stream(facts, blind_after)
         error = facts.publish_error or (self._probe.publish_error if self._probe is not None else "")
-        # What was missed of one place is still to come.
+        # A stream that gathers from several places may still receive what it missed of one.
         return None if not error and facts.gathers and facts.storage_fault else error
 
     async def _probe_stream(self, facts: StreamFacts, blind_after: int) -> None:
@@ -451,10 +453,10 @@ def _refuse_paused(consumer: ConsumerInfo) -> None:
 
 
 def _first_sequence(facts: StreamFacts, consumer: ConsumerInfo, first: int) -> int:
-    """Give from where on the consumer delivers so that ``first`` comes, and that nothing unread is let go before it.
+    """Return the sequence to reset to so that ``first`` is delivered and the stream deletes no unread message.
 
-    What a work queue still holds of what was committed goes only when it is acknowledged. And a stream that awaits its
-    consumers lets go of what lies before a reset: where another past has used the sequences again, that is unread.
+    A work queue deletes committed messages only when they are acknowledged, so they are delivered again. A stream that
+    awaits its consumers deletes everything before a reset, which is unread if another past uses the sequences again.
     """
     if consumer.acknowledges_each:
         return max(facts.first_sequence, 1)

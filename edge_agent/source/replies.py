@@ -12,9 +12,9 @@ _ENDED_DESCRIPTIONS = ("Batch Completed", _TOO_LARGE)
 
 
 class PullStatus(msgspec.Struct, frozen=True):
-    """What a status message says: ``delivered`` by the consumer's own count, what a pull that ended has ``left``.
+    """A status message: ``delivered`` is the consumer's sequence, ``left`` the unserved messages of an ended pull.
 
-    Where it is neither an end nor a heartbeat, the server will serve no pull any more, for the reason ``text``.
+    If it is neither an end nor a heartbeat, the server serves no further pull, for the reason ``text``.
     """
 
     text: str
@@ -26,7 +26,7 @@ class PullStatus(msgspec.Struct, frozen=True):
 
 
 def pull_status(headers: Mapping[str, str]) -> PullStatus:
-    """Read a status message's headers; raise ValueError where a count is none."""
+    """Return the status in a message's headers; raise ValueError if a count is not a number."""
     status, description = headers.get("Status", ""), headers.get("Description", "")
     if status == _HEARTBEAT_STATUS:
         return PullStatus(description, is_heartbeat=True, delivered=int(headers.get("Nats-Last-Consumer", 0)))

@@ -1,7 +1,4 @@
-"""Read from STREAM.INFO what a stream proves by its silence, whether it may hold what was read before, or is filling.
-
-No I/O.
-"""
+"""Decoder of STREAM.INFO: whether the stream's silence proves anything, its limits, its fullness. No I/O."""
 
 import msgspec
 
@@ -14,7 +11,7 @@ LARGE_REGISTRATION = 256 << 10
 INTEREST = "interest"
 LIMITS = "limits"
 HEARD_WITHIN = 15_000_000_000
-"""Nanoseconds: a server hears a stream that it copies from every second or so, also where nothing is new."""
+"""Nanoseconds: a server hears a stream that it copies from about every second, also if nothing is new."""
 
 
 class _ReportedState(msgspec.Struct):
@@ -49,8 +46,8 @@ class _ReportedConfig(msgspec.Struct):
     sources: msgspec.Raw = msgspec.Raw()
 
     @property
-    def lets_go_singly(self) -> bool:
-        """Tell whether it may let go of one message before another that is older."""
+    def deletes_singly(self) -> bool:
+        """True if it may delete a message before an older one."""
         return self.max_msgs_per_subject > 0 or self.allow_msg_ttl or self.allow_rollup_hdrs
 
     @property
@@ -62,7 +59,7 @@ class _ReportedConfig(msgspec.Struct):
 
 
 class CopiedStream(msgspec.Struct):
-    """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages to come."""
+    """A stream that this one copies from: heard ``active`` nanoseconds ago (-1: never), ``lag`` messages behind it."""
 
     name: str
     active: Nanoseconds
@@ -77,21 +74,21 @@ class _Replica(msgspec.Struct, frozen=True):
 
 
 class Cluster(msgspec.Struct, frozen=True):
-    """The servers that hold a stream: who leads, and the others."""
+    """The servers that hold a stream: the leader and the others."""
 
     leader: str = ""
     replicas: tuple[_Replica, ...] | None = None
 
     @property
     def is_leaderless(self) -> bool:
-        """Tell whether none leads: any of them then tells what itself holds, which may be old."""
+        """True if none leads: an answer then shows one server's own copy, which may be old."""
         return bool(self.replicas) and not self.leader
 
     @property
     def unheard_for(self) -> int | None:
-        """Give for how many nanoseconds the leader has not heard most of the servers: others may have elected another.
+        """For how many nanoseconds the leader has not heard a majority, which may have elected another leader.
 
-        None where it has not heard most of them yet.
+        None if it has not heard a majority yet.
         """
         if not self.replicas:
             return 0
@@ -101,7 +98,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class StreamInfo(msgspec.Struct):
-    """The part of STREAM.INFO that is needed here; ``mirror`` and ``sources`` are what the stream copies from."""
+    """The part of STREAM.INFO that is needed here; the stream copies from ``mirror`` and ``sources``."""
 
     config: _ReportedConfig
     state: _ReportedState
@@ -130,18 +127,18 @@ class StreamInfo(msgspec.Struct):
             copies=bool(origins),
             gathers=self._gathers,
             leader=self.cluster.leader if self.cluster.replicas else "",
-            # A mirror keeps the sequences of what it copies, perhaps a part.
-            shows_holes=self.config.lets_go_singly or self.mirror is None,
+            # A mirror keeps the sequences of its origin, of which it may copy a part.
+            shows_holes=self.config.deletes_singly or self.mirror is None,
             subject_count=self.state.num_subjects if self._replaces else 0,
         )
 
     def takes_unanswered(self, subject: str) -> bool:
-        """Tell whether the stream stores what is published on a subject, and acknowledges nothing."""
+        """Return True if the stream stores messages on a subject without acknowledging them."""
         return self.config.no_ack and any(covers(each, subject) for each in self.config.subjects)
 
     @property
     def fullness(self) -> float:
-        """Give how much of its tightest limit is taken, of a stream that refuses what is new when it is full."""
+        """The used share of its tightest limit, from 0 to 1, if it refuses new messages when full; else 0."""
         if self.config.discard != "new":
             return 0.0
         limits = ((self.state.messages, self.config.max_msgs), (self.state.bytes, self.config.max_bytes))
@@ -149,8 +146,8 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def _replaces(self) -> bool:
-        """Tell whether one message may take another's place; what is read and goes leaves no subject behind."""
-        return self.config.lets_go_singly and self.config.retention == LIMITS and self.mirror is None
+        """True if one message may replace another; without limits retention, read messages leave no subject behind."""
+        return self.config.deletes_singly and self.config.retention == LIMITS and self.mirror is None
 
     @property
     def origins(self) -> tuple[CopiedStream, ...]:
@@ -158,7 +155,7 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def _storage_fault(self) -> str:
-        """Say why a registration might not be in it though its sender has sent it; "" where it would be."""
+        """Why it may lack a registration that was sent; "" if there is no reason."""
         publish_error = self._refuses(LARGE_REGISTRATION)
         if publish_error:
             return publish_error
@@ -171,7 +168,7 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def _gathers(self) -> bool:
-        """Tell whether it stores from several places: one proves nothing of another that is cut off."""
+        """True if it stores from several places: messages of one prove nothing about another that is cut off."""
         return len(self.origins) + bool(self.sources and self.config.subjects) > 1
 
     @property
@@ -181,7 +178,7 @@ class StreamInfo(msgspec.Struct):
 
     @property
     def _publish_error(self) -> str:
-        """Say why it refuses what is sent now, of the size that its messages have; "" where nothing shows that."""
+        """Why it refuses a message of average size now; "" if it shows no reason."""
         return self._refuses(self.state.bytes // self.state.messages if self.state.messages else 0)
 
     def _refuses(self, size: int) -> str:

@@ -164,11 +164,11 @@ async def test_what_another_reader_of_the_same_consumer_took_is_counted_as_waiti
             return bool(info["num_pending"] == 0 and info["delivered"]["stream_seq"] == last)
 
         await until(is_all_taken, "all is delivered, here or there")
-        assert (await reader.source.look()).consumer.pending == 1_369
+        assert (await reader.source.poll()).consumer.pending == 1_369
         await reader.read_on(last)
 
         async def is_zero() -> bool:
-            return (await reader.source.look()).consumer.pending == 0
+            return (await reader.source.poll()).consumer.pending == 0
 
         await until(is_zero, "what was read does not wait")
 

@@ -27,7 +27,7 @@ async def test_a_pause_ends_when_the_connection_is_back(site: Site) -> None:
     async with reading(site) as reader:
         await site.link.cut()
         await until(lambda: not reader.client.is_connected, "the cut is noticed", DEADLINE)
-        pause = asyncio.create_task(reader.source.comes_back(PAUSE))
+        pause = asyncio.create_task(reader.source.await_reconnect(PAUSE))
         await site.link.restore()
         async with asyncio.timeout(DEADLINE):
             assert await pause
@@ -36,7 +36,7 @@ async def test_a_pause_ends_when_the_connection_is_back(site: Site) -> None:
 
 async def test_a_pause_that_begins_before_the_cut_ends_when_the_connection_is_back(site: Site) -> None:
     async with reading(site) as reader:
-        pause = asyncio.create_task(reader.source.comes_back(PAUSE))
+        pause = asyncio.create_task(reader.source.await_reconnect(PAUSE))
         await site.link.cut()
         await until(lambda: not reader.client.is_connected, "the cut is noticed", DEADLINE)
         await site.link.restore()
@@ -46,7 +46,7 @@ async def test_a_pause_that_begins_before_the_cut_ends_when_the_connection_is_ba
 
 async def test_a_pause_is_waited_out_while_the_connection_stands_or_stays_away(site: Site) -> None:
     async with reading(site) as reader:
-        assert not await reader.source.comes_back(0.1)
+        assert not await reader.source.await_reconnect(0.1)
         await site.link.cut()
         await until(lambda: not reader.client.is_connected, "the cut is noticed", DEADLINE)
-        assert not await reader.source.comes_back(0.1)
+        assert not await reader.source.await_reconnect(0.1)

@@ -149,14 +149,14 @@ class ScriptedStream:
         through = 0 if self.publish_error else self.shown_clock - SETTLE
         return StreamCheck(facts, through, facts.last_sequence, publish_error=self.publish_error)
 
-    async def look(self) -> StreamCheck:
+    async def poll(self) -> StreamCheck:
         facts = self._facts()
         return StreamCheck(facts, consumer=ConsumerState(facts.last_sequence - self._read_through))
 
     async def acknowledge(self, through: int | None = None) -> None:
         """Nothing depends on what the server believes was read."""
 
-    async def comes_back(self, _within: float) -> bool:
+    async def await_reconnect(self, _within: float) -> bool:
         return True
 
     def _fail_if_broken(self) -> None:

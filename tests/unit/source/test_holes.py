@@ -51,9 +51,9 @@ def test_a_look_lets_forget_what_was_found_before_it() -> None:
 def test_what_is_kept_in_mind_has_a_bound() -> None:
     holes = Holes(are_rare=False)
     for _ in range(MOST_KEPT):
-        assert not holes.need_look
+        assert not holes.need_check
         holes.take(HOLE, 10, 9, is_first=False)
-    assert holes.need_look
+    assert holes.need_check
 
 
 def test_requests_wait_until_they_end_or_expire() -> None:
