@@ -1,20 +1,20 @@
-"""Choose in which form, and when, copies leave: in the source's order, also when publishes fail.
+"""Scheduler of copies: they leave in the source's order, also when publishes fail.
 
-A batch leaves when the one before it is acknowledged; or before that, on the condition, which the server checks, that
-it comes to stand directly behind it: then a batch that is refused has all that follow it refused. The condition says
-where the one before will end, which holds while nobody else writes to the stream; where somebody does, batches go one
-after the other for a while. A row that goes alone goes with nothing else in flight.
+A batch leaves when the previous one is acknowledged; or earlier, on the condition, which the server checks, that it is
+stored directly behind the previous one: if a batch is refused, all that follow it are refused, too. The condition names
+the sequence at which the previous batch will end, which is right while no other client writes to the stream; if one
+does, batches leave one after the other for a while. A row that is sent alone leaves with nothing else in flight.
 
-On the same condition, large rows leave as chains where these are faster: each row on the condition that it comes to
-stand directly behind the one before. Of a chain that breaks, the first part may be stored. A chain leaves behind what
-was answered, or behind another chain: where a batch will end is a guess that others' messages before it make wrong, and
-then a row in the midst of the chain may find just what it expects, and be stored without those before it.
+On the same condition, large rows leave as chains where these are faster: each row must be stored directly behind the
+previous one. If a chain breaks, its first part may be stored. A chain follows answered shipments or another chain: the
+end of a batch is a guess that messages of others make wrong, and then a row in the middle of the chain might match by
+chance, and be stored without those before it.
 
-A server keeps a limited number of batches open, for all its clients together. Where there was no room for some seconds,
-rows go one by one, as where the stream takes no batches, and a batch is tried now and then.
+A server keeps a limited number of open batches for all its clients. If it had no room for some seconds, rows leave one
+by one, as for streams that take no batches, and a batch is tried from time to time.
 
-What an earlier connection, or an earlier run of the agent, has delivered without hearing of it is asked for before
-anything is sent: the rows that the region knows are the first ones of their block that wait.
+Before anything is sent, the scheduler asks which rows an earlier connection or run has already delivered: the rows that
+the region has are the first waiting ones of their block.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ MEASURED_AGAIN_AFTER = 128
 FIRST_PAUSE = 16
 LONGEST_PAUSE = 1024
 _KEPT = 0.75
-"""What earlier shipments count for beside the next one."""
+"""Weight of earlier shipments relative to the next one."""
 
 
 class _Speed:
@@ -45,14 +45,14 @@ class _Speed:
         self._size = self._seconds = 0.0
 
     def take(self, size: int, seconds: float) -> None:
-        # Sums, because two answers that are read at once say little each, and together the truth.
+        # Sums: of two answers that are read together, only both give the true speed.
         self.count += 1
         self._size = self._size * _KEPT + size
         self._seconds = self._seconds * _KEPT + seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """Give it, 0 where nothing was taken."""
+        """The speed; 0 if nothing was measured."""
         return self._size / max(self._seconds, 1e-6)
 
 
@@ -95,13 +95,12 @@ class FormChoice:
 STRIDE = 4
 
 
-class KnownPrefix:
-    """The search among rows of some ``sizes``; the first ``known`` of them are known for certain.
+class StoredPrefix:
+    """Search for the prefix of rows, of the given ``sizes``, that the region already has: the first ``known`` ones.
 
-    ``has_met_unknown`` tells whether a row was asked for that is not.
-
-    A row that is known proves those before it that are no larger. Of one that is larger it proves nothing: what was too
-    large was set apart, and those behind it went on. Each such row is asked for by itself.
+    ``has_met_unknown``: the region lacks one of the rows that were asked for. A row that it has proves those before it
+    that are no larger. It proves nothing about larger ones: rows that were too large were dead-lettered, and the rows
+    after them sent. Those are asked for one by one.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -114,7 +113,7 @@ class KnownPrefix:
 
     @property
     def question(self) -> int | None:
-        """Give the place of the row to be asked for next; None when all is said."""
+        """The index of the row to ask for next; None when the search has ended."""
         if self.known == self._unknown_from:
             return None
         if self.has_met_unknown:
@@ -166,13 +165,13 @@ class CopyScheduler:
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was in flight: the lane starts again by asking what the region knows of it."""
+        """Forget all rows in flight: the lane starts again by asking which rows the region has."""
         self._end: ShipmentPlace | None = None
         self._end_block = ""
         self._returned: list[OutboxRow] = []
         self._alone = 0
         self._is_doubtful = True
-        self._search: KnownPrefix | None = None
+        self._search: StoredPrefix | None = None
         self._not_known = 0
         self._choice = FormChoice()
         self._has_followed = False
@@ -189,7 +188,7 @@ class CopyScheduler:
         if (self._is_doubtful or takes_batches is None) and not goes_one_by_one:
             return self._question()
         # Where rows go one by one, each answer says whether its row was known.
-        # And a search that is not gone on with is of rows that are about to leave.
+        # A search that is abandoned concerns rows that are about to leave.
         self._is_doubtful, self._search = False, None
         if not self._in_flight:
             return self._leader(goes_one_by_one=goes_one_by_one)
@@ -217,7 +216,7 @@ class CopyScheduler:
         return self._flight.ship(rows, Form.BATCH if len(rows) > 1 else Form.SINGLE)
 
     def _form_of(self, rows: Sequence[OutboxRow]) -> Form:
-        if len(rows) < WORTH_A_CHAIN or not self._has_followed or not _is_written_by_nobody_else(rows[0]):
+        if len(rows) < WORTH_A_CHAIN or not self._has_followed or not _has_one_writer(rows[0]):
             return Form.BATCH
         return self._choice.of(sum([row.size for row in rows]) // len(rows))
 
@@ -254,7 +253,7 @@ class CopyScheduler:
                 self._turns -= 1
             self._note_end(ShipmentPlace(rows[-1].subject, answer.sequence) if answer.sequence else None)
         elif shipment.form is Form.SINGLE and answer.outcome is Outcome.TOO_LARGE:
-            # It is what its batch was refused for: the others go together.
+            # Its batch was refused for this row: the others leave together.
             self._end, self._alone = None, 0
             return LaneVerdict.TOO_LARGE
         elif shipment.form is Form.SINGLE:
@@ -288,7 +287,7 @@ class CopyScheduler:
         self._stored_at = now
 
     def _take_back_chain(self, rows: Sequence[OutboxRow]) -> None:
-        """Ask how many of its first rows are stored; batches tell what is wrong, if anything is."""
+        """Return a broken chain to the queue: a question finds its stored rows, batches show other errors."""
         self._window.take_back(row.row_id for row in rows)
         self._returned.extend(rows)
         self._end, self._is_doubtful = None, True
@@ -310,19 +309,19 @@ class CopyScheduler:
             case Outcome.NO_BATCHES:
                 pass
             case _:
-                # One of them is what the stream does not take: alone, it is told why. Or the stream has forgotten the
-                # first of what it knows.
+                # The stream refuses one of them: sent alone, its answer says why. Or the stream's window of message ids
+                # no longer covers the first ones.
                 self._alone = len(rows)
 
     def _question(self) -> Shipment | None:
         if self._in_flight:
             return None
         if self._search is None:
-            # The region knows a block's rows without a hole, but for what was too large; how they lay among another's
-            # says nothing, after a loss.
+            # The region has a block's rows without a hole, except for those that were too large; their order among
+            # another block's rows proves nothing after a loss.
             block = self._ready[0].block
             ours = takewhile(lambda row: row.block == block, self._ready)
-            self._search = KnownPrefix([least_size(row) for row in ours])
+            self._search = StoredPrefix([least_size(row) for row in ours])
         place = self._search.question
         assert place is not None
         return self._flight.shipment((self._ready[place],), Form.QUESTION)
@@ -338,7 +337,7 @@ class CopyScheduler:
                 assert place is not None
                 search.learn(place, is_known=answer.outcome is not Outcome.MISPLACED)
                 if search.question is None:
-                    self._skip_known(search)
+                    self._skip_stored(search)
             case Outcome.BUSY:
                 self._search = None
                 self._pause_while_busy()
@@ -357,8 +356,8 @@ class CopyScheduler:
         else:
             self.paused_until = now + BUSY_PAUSE * jitter()
 
-    def _skip_known(self, search: KnownPrefix) -> None:
-        """Count what is known as acknowledged."""
+    def _skip_stored(self, search: StoredPrefix) -> None:
+        """Count the rows that the region has as acknowledged."""
         known = [self._ready.popleft() for _ in range(search.known)]
         for row in known:
             self._window.add(row.row_id, row.size)
@@ -368,8 +367,8 @@ class CopyScheduler:
             self._is_doubtful, self._not_known = False, self._ready[0].row_id
 
 
-def _is_written_by_nobody_else(row: OutboxRow) -> bool:
-    """Tell whether permissions keep a block's subjects for it: in a chain, another's message could pass for its own."""
+def _has_one_writer(row: OutboxRow) -> bool:
+    """Return True if permissions reserve a block's subjects for it: in a chain, a foreign message could match."""
     subject = parse_subject(row.subject)
     if subject is None or subject.record_type is not RecordType.COPY:
         return False
@@ -377,7 +376,7 @@ def _is_written_by_nobody_else(row: OutboxRow) -> bool:
 
 
 def _is_whole(shipment: Shipment, answer: Answer) -> bool:
-    """Tell whether all of what was sent stands where it was to stand; a known row is answered with its old place."""
+    """Return True if all rows are stored at the expected place; a duplicate is answered with its old sequence."""
     if shipment.form is not Form.CHAIN:
         return True
     assert shipment.behind is not None

@@ -3,15 +3,14 @@
 A copy in the store must not be overtaken, and a row on the fast path is in memory only. So:
 
 1. The fast path takes rows while it is open and no copy waits in the store. It opens when, in addition, the link is up.
-   A block asks each time, after the end of its own commit: the fast path may have been opened for another block, which
-   could not see what that commit brought into the store.
-2. A block that handed rows over commits how far it has read when they are acknowledged. When the fast path has closed,
-   it takes the rest back and stores them, in their order, behind everything else.
+   A block asks each time, after its own commit: the fast path may have been opened for another block, which could not
+   see the rows that this commit brought into the store.
+2. A block commits the position of the rows that it handed over when they are acknowledged. When the fast path has
+   closed, the block takes the rest back and stores them, in their order, behind everything else.
 3. The fast path closes when the link fails, when a row is refused, or when a block has waited for too long. Nothing
    leaves a closed fast path, and it stays closed until every row in it was taken back.
 
-A row that was taken back may have reached the region all the same: its message id shows that, as after every lost
-answer.
+A row that was taken back may still have reached the region: its message id shows that, as after every lost answer.
 """
 
 import asyncio
@@ -32,14 +31,14 @@ ROOM = 8 << 20
 
 
 class FastPath:
-    """The copies of all blocks that are on the fast path; for the lane that delivers them it is an outbox.
+    """The copies of all blocks on the fast path; an outbox for the lane that delivers them.
 
-    ``copies_wait`` tells whether the store holds copies that the region has not acknowledged.
+    ``copies_wait`` returns True while the store holds copies that the region has not acknowledged.
     """
 
     def __init__(self, copies_wait: Callable[[], bool]) -> None:
         self._copies_wait = copies_wait
-        self._wake: Callable[[], None] = _nobody
+        self._wake: Callable[[], None] = _wake_no_lane
         self._rows: deque[OutboxRow] = deque()
         self._size = 0
         self._last_row_id = 0
@@ -52,10 +51,10 @@ class FastPath:
         self.append_count = 0
         self.closed_count = 0
 
-    # For who hands over
+    # For reading loops
 
     def try_open(self) -> bool:
-        """Open the fast path if it may be open, and tell whether it takes rows; ask when no own commit is under way."""
+        """Open if permitted, and return True if rows are taken; call it with no own commit open."""
         if self._is_barred or self._copies_wait():
             return False
         if not self.is_open and self._is_linked and not self._rows:
@@ -88,7 +87,7 @@ class FastPath:
         self._changed.set()
 
     async def change(self, within: float) -> None:
-        """Wait until something was acknowledged or taken back, or the fast path closed, for so many seconds at most."""
+        """Wait until rows were acknowledged or taken back, or the path closed, for at most ``within`` seconds."""
         self._changed.clear()
         await wait_for_event(self._changed, within)
 
@@ -132,7 +131,7 @@ class FastPath:
     # As an outbox
 
     def at_hand(self, _lane: Lane, after_row_id: int, row_limit: int) -> list[OutboxRow]:
-        """Give the rows after one, in order; none of a closed fast path."""
+        """Return the rows after one, in order; none if the path is closed."""
         if not self.is_open or not self._rows:
             return []
         known = max(after_row_id - self._rows[0].row_id + 1, 0)
@@ -150,7 +149,7 @@ class FastPath:
         self._changed.set()
 
     def is_filling(self) -> bool:
-        """Say no: reading waits for what is on its way here."""
+        """Return False: reading waits for the rows on this path."""
         return False
 
     def release(self, _lane: Lane) -> None:
@@ -161,8 +160,8 @@ class FastPath:
         raise AssertionError("nothing is set apart here")
 
 
-def _nobody() -> None:
-    """Wake nobody: there is no link."""
+def _wake_no_lane() -> None:
+    """Wake no lane: there is no link."""
 
 
 PATIENCE = 2.0
@@ -193,16 +192,16 @@ class BlockFastPath:
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether anything was handed over and is not concluded."""
+        """True if rows were handed over and are not concluded."""
         return bool(self._pieces)
 
     @property
     def has_room(self) -> bool:
-        """Tell whether more can be handed over before something is concluded."""
+        """True if more rows can be handed over before any are concluded."""
         return not (self._pieces and self._fast_path.is_full)
 
     def hand_over(self, state: BlockState, rows: Sequence[OutboxRow]) -> bool:
-        """Hand over rows that lead to ``state``; False where they have to be stored, behind what is under way."""
+        """Hand over rows that lead to ``state``; return False if they must be stored, after those under way."""
         if not self._fast_path.try_open():
             return False
         through = self._fast_path.hand_over(rows)
@@ -210,7 +209,7 @@ class BlockFastPath:
         return True
 
     def conclude(self) -> DeliveredCopies | None:
-        """Give what is to be committed now and is then no longer under way; None where there is nothing."""
+        """Return the state and rows to commit now, which are then no longer under way; None if there are none."""
         fast_path, pieces = self._fast_path, self._pieces
         delivered = fast_path.acknowledged_through
         concluded = None
@@ -226,5 +225,5 @@ class BlockFastPath:
         return concluded
 
     async def change(self, within: float) -> None:
-        """Wait until there may be something to conclude, for so many seconds at most."""
+        """Wait until there may be something to conclude, for at most ``within`` seconds."""
         await self._fast_path.change(within)

@@ -1,6 +1,6 @@
-"""Flow control of one lane: how many rows may be in flight, which are acknowledged, what may be deleted.
+"""Flow control of one lane: the rows in flight, the acknowledged ones, and those that may be deleted.
 
-Rows leave in their order. Only the acknowledged prefix may be deleted; after a failure everything behind it is sent
+Rows leave in their order. Only the acknowledged prefix may be deleted; after a failure everything after it is sent
 again under the same ids. A watermark is a barrier: it leaves only when everything before it is acknowledged.
 """
 
@@ -23,11 +23,11 @@ class UploadWindow:
 
     @property
     def last_row_id(self) -> int:
-        """Give the last row in flight, or 0."""
+        """The last row in flight, or 0."""
         return next(reversed(self._sizes), 0)
 
     def admits(self, size: int, *, is_barrier: bool = False) -> bool:
-        """Tell whether a row may be sent now. One row is always admitted, however large."""
+        """Return True if a row may be sent now. One row is always admitted, however large."""
         if not self._sizes:
             return True
         return not is_barrier and len(self._sizes) < self._message_limit and self._bytes + size <= self.byte_limit
@@ -49,7 +49,7 @@ class UploadWindow:
         return through
 
     def is_first(self, row_id: int) -> bool:
-        """Tell whether everything before a row in flight is acknowledged."""
+        """Return True if everything before a row in flight is acknowledged."""
         return next(iter(self._sizes), 0) == row_id
 
     def take_back(self, row_ids: Iterable[int]) -> None:
@@ -59,13 +59,13 @@ class UploadWindow:
             self._acknowledged.discard(row_id)
 
     def rewind(self) -> None:
-        """Forget what is in flight: it will be read and sent again."""
+        """Forget the rows in flight: they will be read and sent again."""
         self._sizes.clear()
         self._acknowledged.clear()
         self._bytes = 0
 
     def check_invariants(self) -> None:
-        """Assert what always holds; for tests."""
+        """Assert the invariants; for tests."""
         assert self._bytes == sum(self._sizes.values())
         assert self._acknowledged <= self._sizes.keys()
         assert not self._sizes or next(iter(self._sizes)) not in self._acknowledged

@@ -1,14 +1,14 @@
-"""Take one lane's rows to the region: read ahead, ship, take the answers, and delete the acknowledged prefix.
+"""A lane of the uploader: read rows ahead, ship them, take the answers, delete the acknowledged prefix.
 
-A lane is an UploadLane, which times what leaves and deals with refusals, over a LaneFlight, which holds the rows that
-were read and those in flight. A Scheduler chooses what leaves next: ParallelScheduler here, CopyScheduler in
-copy_lane.py. A lane whose row is refused pauses and starts again; other lanes go on. A row that is too large is refused
-for good and does not hold up the others: the store sets it apart, and the lane goes on. Until that is durable nothing
-more leaves in the lane; rows that are refused for their size meanwhile go into the next transaction, together.
+An UploadLane, which times shipments and handles refusals, owns a LaneFlight, which holds the rows that were read and
+those in flight. A Scheduler chooses the next shipment: ParallelScheduler here, CopyScheduler in copy_lane.py. A lane
+whose row is refused pauses and starts again; other lanes continue. A row that is too large is refused for good and does
+not block the others: the store dead-letters it, and the lane continues. Until that is committed nothing more leaves the
+lane; rows that are refused for their size meanwhile enter the next transaction together.
 
-While a backlog brings records by the hundred, uploads give way to reading: a batch of registrations leaves each second,
-and five of advisories, of which there are as many only when every sender is new. An agent that catches up sooner says
-sooner who is silent now.
+While a backlog brings records by the hundred, uploads yield to reading: one batch of registrations leaves each second,
+and five of advisories, which are that many only if every sender is new. An agent that catches up sooner reports sooner
+which senders are silent.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ READ_BYTES = 4 << 20
 
 
 class LaneReader:
-    """Reads a lane's rows ahead. ``ready`` holds what was read and has not been taken.
+    """Reader of a lane's rows ahead of their use. ``ready`` holds rows that were read and not taken.
 
     ``wake`` is called when reading from the file has ended.
     """
@@ -59,10 +59,7 @@ class LaneReader:
         return self._reading is not None and not self._reading.done()
 
     def read_on(self) -> bool:
-        """Read on if fewer rows are ready than can be used; tell whether the lane had no more rows.
-
-        Raise what reading the file raised.
-        """
+        """Read more rows if few are ready; return True if the lane had none. Raise the error of reading the file."""
         appends = self._store.append_count
         if self._reading is not None:
             if not self._reading.done():
@@ -91,7 +88,7 @@ class LaneReader:
 
     def _has_read(self, reading: asyncio.Task[list[OutboxRow]]) -> None:
         if not reading.cancelled():
-            # Mark the error as seen: read_on() raises it, and after a rewind nobody needs it.
+            # Mark the error as retrieved: read_on() raises it; after a rewind it has no use.
             reading.exception()
         self._wake()
 
@@ -99,7 +96,7 @@ class LaneReader:
         if not rows:
             self._appends_read = appends
             return
-        # As many as can be used, within a bound on memory: rows may be large.
+        # Within a bound on memory: rows may be large.
         usual_size = sum([row.size for row in rows]) // len(rows)
         self._most_rows = max(min(READ_BYTES // usual_size, READ_ROWS), 2)
         self.through = rows[-1].row_id
@@ -107,16 +104,16 @@ class LaneReader:
 
 
 WINDOW_MESSAGES = 8_192
-"""Another row, or batch, leaves while fewer are in flight. A server answers whatever it took off a stream's queue when
-all of that is stored: with half as many it would then wait for the next ones for a round trip of a long link."""
+"""Another row, or batch, leaves while fewer are in flight. A server answers the messages that it took off a stream's
+queue when all of them are stored: with half the limit it would then be idle for a round trip of a long link."""
 
 BATCH_ROWS = 1_000
 WORTH_A_BATCH = 100
-"""From how many rows on: a server makes files for every batch, which takes as long as to store some dozens of rows."""
+"""Smallest batch: a server creates files for every batch, which takes as long as storing some dozens of rows."""
 
 BUSY_PAUSE = 2.0
 YIELDING_ROWS = {Lane.ADVISORIES: 5 * BATCH_ROWS, Lane.REGISTRATIONS: BATCH_ROWS, Lane.COPIES: 0}
-"""How many leave each second while uploads give way to reading; 0: copies never give way."""
+"""Rows that leave each second while uploads yield to reading; 0: copies never yield."""
 
 LOOK_AGAIN_AFTER = 0.1
 
@@ -151,9 +148,9 @@ class LaneFlight:
         self.acknowledged_through = 0
 
     def batch(self) -> tuple[list[OutboxRow], bool]:
-        """Choose rows for a batch; tell whether there will be more of them when the window is empty.
+        """Return rows for a batch, and True if there will be more of them when the window is empty.
 
-        All are of one block: another block's may go into another stream. A row that may be too large goes alone.
+        All are of one block: another block may use another stream. A row that may be too large is sent alone.
         """
         rows: list[OutboxRow] = []
         size, block = 0, self.ready[0].block
@@ -219,21 +216,21 @@ class LaneVerdict(Enum):
 
 
 class Scheduler(Protocol):
-    """Chooses what leaves one lane next. ``paused_until``, on the loop's clock: nothing leaves before."""
+    """Choice of the next shipment of one lane. Nothing leaves before ``paused_until``, on the loop's clock."""
 
     paused_until: float
 
     def next_shipment(self) -> Shipment | None:
-        """Give what may leave now; None where nothing may."""
+        """Return the next shipment; None if nothing may leave now."""
 
     def take_answer(self, shipment: Shipment, answer: Answer, sent_at: float) -> LaneVerdict | None:
-        """Take the answer to a shipment that left at ``sent_at``; return the verdict on its first row."""
+        """Apply the answer to a shipment that left at ``sent_at``; return the verdict on its first row."""
 
     def send_again(self, row: OutboxRow) -> None:
         """Send a row once more in place of the one with its id, which was refused."""
 
     def restart(self) -> None:
-        """Forget what was in flight: the lane starts again behind the acknowledged prefix."""
+        """Forget the rows in flight: the lane starts again after the acknowledged prefix."""
 
 
 class ParallelScheduler:
@@ -253,7 +250,7 @@ class ParallelScheduler:
         self._batches_from = 0.0
 
     def next_shipment(self) -> Shipment | None:
-        """Give what may leave now: rows to be sent again first, then a batch, then a single row."""
+        """Return the next shipment: first rows to send again, then a batch, then a single row."""
         flight, ready = self._flight, self._flight.ready
         if self._again:
             return self._next_again()
@@ -300,11 +297,11 @@ class ParallelScheduler:
 
 
 class UploadLane:
-    """One lane: when it may send, and what becomes of rows that the region does not take.
+    """One lane: when it may send, and how it handles rows that the region refuses.
 
-    ``is_empty`` tells that no row waited when it was last asked for a shipment. ``has_too_large`` asks for set_apart().
-    ``waits_since`` is when the last answer came, or the first shipment after it left.
-    ``on_refusal``, where there is one, is called in place of all that a lane does about such rows.
+    ``is_empty``: no row waited at the last request for a shipment. ``has_too_large``: set_apart() has to be called.
+    ``waits_since`` is the time of the last answer, or of the first shipment after it. ``on_refusal``, if given, is
+    called instead of all handling of refused rows.
     """
 
     def __init__(self, flight: LaneFlight, scheduler: Scheduler, on_refusal: Callable[[], None] | None = None) -> None:
@@ -333,11 +330,11 @@ class UploadLane:
 
     @property
     def paused_until(self) -> float:
-        """Give until when, on the loop's clock, nothing leaves: after a refusal, or to give way to reading."""
+        """The time on the loop's clock until which nothing leaves, after a refusal or to yield to reading."""
         return max(self._paused_until, self._yields_until, self._scheduler.paused_until)
 
     def next_shipment(self) -> Shipment | None:
-        """Give what may leave now, noted as sent; where it is delayed before it leaves, note_sent() has to follow."""
+        """Return the next shipment, counted as sent; if it is delayed afterwards, note_sent() has to follow."""
         now = loop_time()
         is_paused = now < self._paused_until or now < self._scheduler.paused_until
         if self._too_large or self._is_setting_apart or is_paused or self._yields(now):
@@ -356,7 +353,7 @@ class UploadLane:
         return shipment
 
     def _yields(self, now: float) -> bool:
-        """Tell whether to give way to reading: for the rest of a second in which enough rows have left."""
+        """Return True if the lane yields to reading, for the rest of a second in which enough rows have left."""
         if now - self._left_from >= 1:
             self._left_from, self._left_since = now, 0
         most = YIELDING_ROWS[self.lane]
@@ -372,7 +369,7 @@ class UploadLane:
         self._shipments[shipment.number] = (shipment, now)
 
     def take_answer(self, answer: Answer) -> None:
-        """Take an answer to a shipment; one to a shipment that is no longer in flight means nothing."""
+        """Apply an answer to a shipment; ignore one to a shipment that is no longer in flight."""
         shipment, sent_at = self._shipments.pop(answer.number, (None, 0.0))
         if shipment is None:
             return
@@ -394,14 +391,14 @@ class UploadLane:
         elif verdict is LaneVerdict.TOO_LARGE:
             self._shorten_or_set_apart(row, answer.limit)
         elif verdict is LaneVerdict.REFUSED:
-            # A row that may not be dropped waits until somebody has helped.
+            # A row that may not be dropped waits until the cause is removed.
             self.flight.publishes.failed += 1
             self._pause(f"block {row.block}: {row.subject}: {answer.reason}")
 
     def _shorten_or_set_apart(self, row: OutboxRow, limit: SizeLimit) -> None:
-        """Send a row once more without the headers that can be spared; if it has none, go on without it."""
+        """Send a row again without its optional headers; if it has none, dead-letter it."""
         self.flight.publishes.failed += 1
-        # For the servers' limit they were left out already.
+        # For the servers' limit, JetStreamUpstream has omitted them already.
         shorter = without_spared(row) if limit is SizeLimit.MAX_MSG_SIZE else row
         if shorter is not row:
             self._scheduler.send_again(shorter)
@@ -410,7 +407,7 @@ class UploadLane:
         self._too_large.append((row, TooLarge(limit, least_size(row))))
 
     async def set_apart(self) -> None:
-        """Have the store set apart the rows that were too large; where it cannot, the lane pauses and starts again."""
+        """Dead-letter the rows that were too large; if the store cannot, the lane pauses and starts again."""
         rows, self._too_large = self._too_large, []
         if not rows:
             return
@@ -427,13 +424,13 @@ class UploadLane:
             self.flight.acknowledge([row for row, _ in rows], done=0)
 
     def give_back(self) -> int:
-        """Forget what was read and has not left; give the last row that may have."""
+        """Forget the rows that were read ahead; return the last row id that may have left."""
         through = max(self.flight.window.last_row_id, self.flight.acknowledged_through)
         self.flight.reader.rewind(through)
         return through
 
     def rewind(self) -> None:
-        """Start again behind the acknowledged prefix: what is in flight is lost, or known when it comes again."""
+        """Start again after the acknowledged prefix: rows in flight are lost, or duplicates when sent again."""
         self.flight.rewind()
         self._scheduler.restart()
         self.is_empty = False

@@ -352,7 +352,7 @@ class NameFence:
     # For the agent
 
     async def run(self) -> None:
-        """Read until this agent may publish, and judge what is found; raise NameTaken where this agent withdraws."""
+        """Read until this agent may publish, and judge the watermarks; raise NameTaken if this agent withdraws."""
         read_count = 0
         while self._lineages and not is_cancelled():
             wait = self._wait

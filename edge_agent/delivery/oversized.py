@@ -1,15 +1,13 @@
-"""Try again what its target could not take, when the limit may have risen.
+"""Retries of records that their target refused for their size, when the limit may have risen.
 
-The servers' limit is asked for: what it lets through now goes back to its lane. A stream's limit an agent need not be
-permitted to ask for, so the smallest row of each block is tried now and then, less often each time; when it was taken,
-all that is set apart of the block for the same limit follows. A start of the agent tries at once, and so does a change
-of the servers' limit: whoever changes one is likely to have changed the other.
+The servers' limit can be asked for: records that now fit return to their lane. An agent may lack the permission to ask
+for a stream's limit, so the smallest row of each block is tried from time to time, with growing pauses; once it is
+accepted, all dead letters of that block and limit follow. A start of the agent tries at once, and so does a change of
+the servers' limit, since both limits are often changed together. Notes of dropped records are deleted once the record
+would fit, so that people are not asked to raise a limit that is high enough.
 
-What was dropped for its size is forgotten when it would be taken now, so that nobody is told to raise a limit that is
-high enough.
-
-What goes back stands behind everything that waits, so its order is lost. Copies go back while none is on the fast path:
-a row of the same subject that came between two others could be taken for the one before (see copy_lane.py).
+Retried rows are appended behind everything that waits, so their order is lost. Copies return only while none is on the
+fast path: a row of the same subject between two others could be taken for the first of them (see copy_lane.py).
 """
 
 import asyncio
@@ -35,9 +33,9 @@ _Key = tuple[Lane, str, SizeLimit]
 
 
 class OversizedRetry:
-    """The loop beside the uploader's.
+    """Loop of retries, next to the uploader's.
 
-    By lane, block and limit: when a trial is due, the pauses after it, the row on trial.
+    By lane, block and limit: the time of the next trial, the pauses after it, the row on trial.
     """
 
     def __init__(self, store: OutboxStore, upstream: Upstream, fast_path: FastPath, terms: Terms) -> None:
@@ -48,12 +46,12 @@ class OversizedRetry:
         self._limit = 0
 
     async def run(self) -> None:
-        """Look for ever, as long as anything is set apart, or people are told of what was dropped."""
+        """Run until cancelled; wait while there is neither a dead letter nor a note of a dropped record."""
         looked_at = float("-inf")
         news_wait = 0.0 if await self._store.smallest_set_apart() else FIRST_TRIAL
         while True:
             await self._store.wait_for_too_large()
-            # A store that is full or locked is told of by who commits.
+            # The reading loop reports a store that is full or locked.
             with contextlib.suppress(StoreUnwritable):
                 await self._end_trials()
                 if loop_time() - looked_at >= LOOK_EVERY:
@@ -76,14 +74,14 @@ class OversizedRetry:
         for each in smallest:
             key = each.lane, each.block, each.too_large.limit
             due_at = self._due_at.setdefault(key, loop_time() + news_wait)
-            # Of what the servers refused, it is known whether they would now.
+            # Whether the servers would accept it now is known from their limit.
             is_due = loop_time() >= due_at or each.too_large.limit is SizeLimit.MAX_PAYLOAD
             if key not in self._on_trial and is_due and each.too_large.needed <= limit:
                 for row_id in await self._retry(Retry(*key, each.too_large.needed, byte_limit=1)):
                     self._on_trial[key] = row_id
 
     async def _forget(self, dropped: Sequence[DroppedTooLarge], limit: int) -> None:
-        """Forget what was dropped long ago, or would be taken now: by the servers' word, or since as much was taken."""
+        """Delete notes of dropped records that are old, or fit by the servers' limit or an accepted message."""
         oldest = time.time_ns() // 1000 - DROPPED_LATELY
         past = [
             each
@@ -97,7 +95,7 @@ class OversizedRetry:
         self._terms.dropped = {each.block for each in dropped if each not in past}
 
     async def _end_trials(self) -> None:
-        """Where the lane is through with the smallest row, look whether it was taken; if so, let the others follow."""
+        """End trials of rows that have left their lane: retry the other rows if it was accepted; pause if not."""
         through = self._store.acknowledged_through()
         for key, row_id in list(self._on_trial.items()):
             if through[key[0]] < row_id:
@@ -108,7 +106,7 @@ class OversizedRetry:
             else:
                 self._due_at.pop(key, None)
                 self._pauses.pop(key, None)
-                # What is set apart again meanwhile has a later id.
+                # Rows that were refused again meanwhile have later ids.
                 others = Retry(*key, self._upstream.max_payload, before=row_id, byte_limit=SLICE_BYTES)
                 while await self._retry(others):
                     pass

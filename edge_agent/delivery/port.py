@@ -1,4 +1,4 @@
-"""Define what the uploader needs of a region. Tests hold every adapter to it."""
+"""Port of the region for the uploader. One contract suite tests every adapter."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,29 +11,29 @@ class UpstreamUnavailable(Exception):
 
 
 class Upstream(Protocol):
-    """What the uploader needs of the region. Everything may raise UpstreamUnavailable."""
+    """Connection to the region. Every method may raise UpstreamUnavailable."""
 
     async def ready(self) -> None:
-        """Wait until there is a connection; what was in flight on an older one is lost."""
+        """Wait until there is a connection; rows in flight on an older one are lost."""
 
     async def send(self, shipment: Shipment) -> None:
         """Publish without waiting for the answer. One that no server takes is answered at once."""
 
     async def answers(self, patience: float) -> Sequence[Answer]:
-        """Give what was answered since the last call; none if none came within ``patience`` seconds or poke()."""
+        """Return the answers since the last call; none if none came within ``patience`` seconds or before poke()."""
 
     @property
     def max_payload(self) -> int:
-        """Give how many bytes a message may have, headers included, as far as is known."""
+        """The largest message in bytes, headers included, as last learnt."""
 
     async def ask_max_payload(self) -> int:
         """Ask the server for the same; the answer may be some seconds old."""
 
     def poke(self) -> None:
-        """Let answers() return: there is something to send."""
+        """Make answers() return, because there is something to send."""
 
     def give_up(self) -> None:
-        """Publish nothing more of what was sent."""
+        """Stop publishing shipments that still wait for a question."""
 
     def takes_more(self) -> bool:
-        """Tell whether the link has taken bytes since the last call, and has more to take."""
+        """Return True if the link has taken bytes since the last call and has more to take."""

@@ -72,12 +72,12 @@ class JetStreamUpstream:
         self._is_heard = True
 
     def break_off(self, reason: str) -> None:
-        """Let the next call raise UpstreamUnavailable: the connection has changed, publishes may be lost."""
+        """Make the next call raise UpstreamUnavailable: the connection has changed, publishes may be lost."""
         self._broken = self._broken or reason
         self._arrived.set()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that a publish has caused: a server says it in place of the answer."""
+        """Apply a permission violation that a publish caused: servers report it instead of an answer."""
         found = _DENIED_PUBLISH.search(reason)
         if found is None:
             return False
@@ -95,7 +95,7 @@ class JetStreamUpstream:
         return self._client.max_payload
 
     async def ask_max_payload(self) -> int:
-        """Give the same as the server says it now, or said less than ``ASK_EVERY`` seconds ago."""
+        """Return the limit as the server reports it now, or reported it less than ``ASK_EVERY`` seconds ago."""
         async with self._asking:
             if not self._has_asked:
                 try:
@@ -122,7 +122,7 @@ class JetStreamUpstream:
         return self._progress.goes_on(self._client.connection)
 
     async def ready(self) -> None:
-        """Listen on a fresh inbox, so that answers to what an older connection sent are never taken for new ones."""
+        """Subscribe to a fresh inbox, so that answers to an older connection's messages never match new ones."""
         if self._unanswered and not (self._is_heard or self._broken):
             self._client.note_silence()
         self._broken, self._is_heard = "", False
@@ -154,7 +154,7 @@ class JetStreamUpstream:
         try:
             parts = self._frames(shipment)
         except MessageTooLarge as error:
-            # A server ends the connection of a client that tries.
+            # A server closes the connection of a client that sends more.
             if shipment.form is Form.SINGLE and not self._has_asked:
                 self._begin(self._send_or_not(shipment), "ask for max_payload")
                 return
@@ -167,7 +167,7 @@ class JetStreamUpstream:
         self._unanswered[shipment.number] = shipment
         try:
             if self._client.pending_data_size > BACKLOG_LIMIT:
-                # What waits in the client cannot be overtaken by an advisory.
+                # An advisory cannot overtake bytes that wait in the client.
                 await self._client.drained()
             await self._client.publish_framed(parts)
         except (nats.errors.Error, OSError) as error:
@@ -184,14 +184,14 @@ class JetStreamUpstream:
         return frames_of(shipment, f"{self._inbox}.{shipment.number}", batch_id, self._client.max_payload)
 
     def _framed_shorter(self, shipment: Shipment) -> list[bytes]:
-        """Leave out as few headers as will do; nothing where the row is too large all the same."""
+        """Return the message without as few headers as necessary; nothing if it is still too large."""
         for row in shorter_forms(shipment.rows[0]):
             with contextlib.suppress(MessageTooLarge):
                 return self._frames(msgspec.structs.replace(shipment, rows=(row,)))
         return []
 
     async def _send_or_not(self, shipment: Shipment) -> None:
-        """Ask the server for its limit, then publish after all, or answer; others need not wait meanwhile."""
+        """Ask the server for its limit, then publish or answer; other shipments do not wait meanwhile."""
         await self.ask_max_payload()
         await self._send_later(shipment)
 
@@ -251,12 +251,12 @@ class JetStreamUpstream:
         return self._causes.get(kind, NO_STREAM_ANSWERS)
 
     async def _find_cause(self, kind: _Kind, subject: str) -> None:
-        # Of two that ask at once, one would not hear that the question is denied.
+        # Of two simultaneous questions, one would miss the denial.
         async with self._explaining:
             cause = await explain_unanswered(QuietAsk(self._client), subject, self._domain, self._user)
         self._causes[kind] = cause.text
 
 
 def _goes_to(subject: str, shipment: Shipment) -> bool:
-    """Tell whether a message of it goes to a subject, given as servers write it in a denial: in small letters."""
+    """Return True if a message of the shipment goes to a subject, in small letters as servers write it in a denial."""
     return any(row.subject.lower() == subject for row in shipment.rows)

@@ -1,12 +1,12 @@
-"""Write shipments as NATS' protocol has them, and read JetStream's answers: bytes in, bytes out.
+"""Encoding of shipments in NATS' protocol, and of JetStream's answers: bytes in, bytes out.
 
-Atomic batches are ADR-50's: every message names the batch and its place in it, the last one commits and is answered.
+Atomic batches follow ADR-50: every message names the batch and its place in it, the last one commits and is answered.
 Tried on nats-server 2.15.1: messages without a reply subject are staged in silence; a batch is accepted or refused as a
-whole when it is committed; of a subject's last sequence that is not as expected, the answer comes before that for a
-duplicate where messages go alone, and after it in a batch.
+whole when it is committed; the answer about an unexpected last sequence of a subject precedes that about a duplicate
+for single messages, and follows it in a batch.
 
-A message that is too large may leave without headers that can be spared: such as this agent has written. Those that
-the message came with, another agent's too, and the id and the origin are never left out.
+A message that is too large may leave without optional headers that this agent has added. Headers that the message
+arrived with (another agent's, too), the id and the origin are never omitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,15 +20,15 @@ from shared.wire import MESSAGE_ID_HEADER, REASON_HEADER, SENDER_HEADER, SOURCE_
 
 BEHIND_HEADER = "Nats-Expected-Last-Subject-Sequence"
 NEVER = (1 << 63) - 1
-"""A sequence that no message has: what is to be stored behind it is never stored."""
+"""A sequence that no message has: on the condition of following it, a message is never stored."""
 
 SPARED_HEADERS = {
     Lane.ADVISORIES: (),
     Lane.REGISTRATIONS: (REASON_HEADER, SOURCE_HEADER, SENDER_HEADER),
     Lane.COPIES: (REASON_HEADER, SOURCE_HEADER),
 }
-"""In the order in which they are left out: what nobody needs to tell one record from another. The sender last, since
-tables take its name from nowhere else; that of a copy is another agent's word. Nothing is spared of what is relayed."""
+"""Optional headers, in the order in which they are omitted; none is needed to distinguish records. The sender is last,
+since tables take its name from nowhere else; that of a copy was written by another agent. Relayed records keep all."""
 
 _VERSION = "NATS/1.0\r\n"
 _NEWLINES = str.maketrans("\r\n", "  ")
@@ -67,7 +67,7 @@ def header_lines(headers: Mapping[str, str]) -> str:
 
 
 def shorter_forms(row: OutboxRow) -> Iterator[OutboxRow]:
-    """Leave out headers that can be spared: one, two, and so on; nothing where a row has none."""
+    """Yield the row without one optional header, without two, and so on; nothing if it has none."""
     kept = dict(row.headers)
     for name in () if _is_relayed(row) else SPARED_HEADERS[row.lane]:
         if kept.pop(name, None) is not None:
@@ -75,7 +75,7 @@ def shorter_forms(row: OutboxRow) -> Iterator[OutboxRow]:
 
 
 def _is_relayed(row: OutboxRow) -> bool:
-    """Tell whether a registration is another agent's record: it came with all its headers but the id."""
+    """Return True if a registration is another agent's record: it arrived with all its headers but the id."""
     if row.lane is not Lane.REGISTRATIONS or not row.headers_size:
         return False
     came_with = {name: value for name, value in row.headers.items() if name != MESSAGE_ID_HEADER}
@@ -89,7 +89,7 @@ def without_spared(row: OutboxRow) -> OutboxRow:
 
 
 def least_size(row: OutboxRow) -> int:
-    """Give how many bytes a server, and a stream, has to take for a row, by itself and without what can be spared."""
+    """Return the message size in bytes that a server and a stream must accept for a row sent alone and shortest."""
     around = _condition(NEVER) if row.is_watermark else ""
     return len(_head((around, ""), without_spared(row).headers)) + len(row.payload)
 
@@ -141,8 +141,8 @@ def _write_chain(parts: list[bytes], shipment: Shipment, reply: str, max_payload
     rows, behind = shipment.rows, shipment.behind
     assert behind is not None
     before, sequence, last = behind.subject, behind.sequence, rows[-1]
-    # Both conditions: behind somebody else's message, the stream's end alone would let a row pass the one before it;
-    # and of rows of one subject, every other one would find the subject's end where it expects it.
+    # Both conditions: after a message of another client, the stream's end alone would let a row pass the previous one;
+    # and of rows of one subject, every second one would match the subject's end.
     for row in rows:
         subject = f"Nats-Expected-Last-Subject-Sequence-Subject: {before}\r\n" if before != row.subject else ""
         lines = (
@@ -183,7 +183,7 @@ def answer_to(shipment_number: int, form: Form, body: bytes) -> Answer:
     if not reply.stream:
         return Answer(shipment_number, Outcome.REFUSED, reason="the answer names no stream: it was not stored")
     if form is Form.BATCH and not reply.batch:
-        # A server that knows nothing of batches has stored the rows one by one, the last of them for certain.
+        # A server without batches has stored the rows one by one, the last of them for certain.
         return Answer(shipment_number, Outcome.NO_BATCHES, reason="the server takes no batches")
     return Answer(shipment_number, Outcome.STORED, reply.seq)
 

@@ -1,4 +1,4 @@
-"""Shipments (rows that are published and answered as one), their answers, and what the region takes."""
+"""Shipments (rows that are published and answered together), their answers, and the region's terms."""
 
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -10,12 +10,12 @@ from edge_agent.store.port import EVERYTHING
 
 
 class Form(Enum):
-    """How rows are published.
+    """The form in which rows are published.
 
-    A batch is stored whole or not at all, each of its rows behind the one before. Of a chain, each row is stored only
-    directly behind the one before, and the last one's answer stands for all: MISPLACED where it broke, when some of
-    the first may be stored. A question stores nothing: it is answered with DUPLICATE where the region knows the row,
-    with MISPLACED where it does not.
+    A batch is stored whole or not at all, each row behind the previous one. In a chain, each row is stored only
+    directly behind the previous one, and the last answer covers all: MISPLACED if the chain broke, when some of the
+    first rows may be stored. A question stores nothing: it is answered with DUPLICATE if the region has the row,
+    otherwise MISPLACED.
     """
 
     SINGLE = auto()
@@ -42,15 +42,15 @@ class Shipment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Give about what it takes on the wire, in bytes."""
+        """The approximate size on the wire, in bytes."""
         return RECORD_OVERHEAD if self.form is Form.QUESTION else sum([row.size for row in self.rows])
 
 
 class Outcome(Enum):
-    """What became of a shipment. Everything but STORED stored nothing of it, unless it was a chain.
+    """The outcome of a shipment. Everything but STORED stored nothing of it, unless it was a chain.
 
-    A single row that the region knows already is STORED; a batch with such a row is a DUPLICATE. MISPLACED: it would
-    not stand where it has to. NO_BATCHES: the stream, or its server, takes none. BUSY: not now. TOO_LARGE: never.
+    A single row that the region already has is STORED; a batch with such a row is a DUPLICATE. MISPLACED: it would not
+    be stored at its place. NO_BATCHES: the stream, or its server, takes none. BUSY: not now. TOO_LARGE: never.
     """
 
     STORED = auto()
@@ -76,22 +76,22 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 FIRST_RETRY, LONGEST_RETRY = 0.25, 5.0
-"""After how many seconds what failed is tried again, first and at the longest."""
+"""The first and the longest pause before a retry, in seconds."""
 
 HEADROOM = 512
-"""How much shorter than a message may be, in bytes, a row is that may go in a batch: that has headers of its own."""
+"""Bytes by which a row in a batch must be below the limit, for the headers of the batch."""
 
 
 class Terms:
-    """What the region takes, as far as this connection has shown; and numbers for shipments.
+    """Terms of the region, as far as this connection has shown them; and numbers for shipments.
 
-    Whether batches are taken is known by block, since blocks may go into different streams; and only when it was asked:
-    a trial with rows would have them arrive behind later ones.
+    Whether batches are taken is learnt by block, since blocks may use different streams; and only by a question,
+    because rows of a failed trial would arrive after later ones. A row that may be too large is sent alone: in a batch,
+    all rows would be refused and sent again alone.
 
-    A row that may be too large goes alone: in a batch it would have all of them refused, and each sent again alone.
-    ``max_payload`` is what the servers take, in bytes. ``dropped`` names the blocks whose records were dropped for
-    their size: of these largest_accepted() says how large a message was taken since. ``takes_batches`` has the
-    blocks of which it is known whether batches are taken, ``asked`` those with a question under way.
+    ``max_payload`` is the servers' limit in bytes. ``dropped`` are blocks with records dropped for their size;
+    largest_accepted() is the largest message accepted since. ``takes_batches`` has the blocks whose answer arrived,
+    ``asked`` those with a question under way.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Terms:
         self._number = 0
 
     def forget(self) -> None:
-        """Expect nothing of another connection."""
+        """Forget all terms for a new connection."""
         self.takes_batches.clear()
         self._refused_sizes.clear()
         self.asked.clear()
@@ -114,7 +114,7 @@ class Terms:
         return block in self.asked or block in self.takes_batches
 
     def alone_from(self, block: str) -> int:
-        """Give from which size on a row of a block goes alone."""
+        """Return the row size in bytes from which on a row of a block is sent alone."""
         return min(self.max_payload - HEADROOM, self._refused_sizes.get(block, EVERYTHING))
 
     def note_refused_size(self, block: str, size: int) -> None:
@@ -130,11 +130,11 @@ class Terms:
         self._largest_accepted[block] = max(needed, self._largest_accepted.get(block, 0))
 
     def largest_accepted(self, block: str) -> int:
-        """Give how large a message was taken, of those that were looked at, since one was too large; 0: not known."""
+        """Return the largest checked message accepted since one was too large, in bytes; 0 if there is none."""
         return self._largest_accepted.get(block, 0)
 
     def learn(self, block: str, form: Form, outcome: Outcome) -> None:
-        """Take what the answer to a question or to a batch says."""
+        """Apply the answer to a question or a batch."""
         self.asked.discard(block)
         if form is Form.QUESTION and outcome is Outcome.TOO_LARGE:
             # Its headers are more than the stream takes of any message.

@@ -1,7 +1,7 @@
-"""Empty the outbox into the region: pipelined, advisories first, only the acknowledged prefix deleted.
+"""Uploader of the outbox to the region: pipelined, advisories first, only the acknowledged prefix deleted.
 
-After a failure of the link everything unacknowledged is read and sent again under the same message ids. What is
-refused holds up its own lane alone, and what is too large holds up nobody.
+After a failure of the link everything unacknowledged is read and sent again under the same message ids. A refused row
+blocks only its own lane, and a row that is too large blocks none.
 """
 
 import asyncio
@@ -81,17 +81,17 @@ class Uploader:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._watch_appends(), name="outbox watcher")
-                tasks.create_task(self._retry_for_ever(), name="uploader")
-                tasks.create_task(self._set_apart_for_ever(), name="records set apart")
+                tasks.create_task(self._upload_with_retries(), name="uploader")
+                tasks.create_task(self._dead_letter(), name="records set apart")
                 tasks.create_task(self._oversized.run(), name="oversized records")
         finally:
             self._upstream.give_up()
-            # What is still being read would be in flight, with nobody to send it.
+            # Rows that are still being read would stay in flight without a sender.
             for lane in self._lanes:
                 lane.rewind()
 
-    async def _set_apart_for_ever(self) -> None:
-        """Beside the answers: a store that is slow, locked or full is waited for by the lanes that need it alone."""
+    async def _dead_letter(self) -> None:
+        """Dead-letter in a task of its own: only lanes that need it wait for a slow, locked or full store."""
         while True:
             await self._found_too_large.wait()
             self._found_too_large.clear()
@@ -105,7 +105,7 @@ class Uploader:
             seen = await self._store.wait_for_rows(seen)
             self._upstream.poke()
 
-    async def _retry_for_ever(self) -> None:
+    async def _upload_with_retries(self) -> None:
         while not is_cancelled():
             try:
                 await self._upstream.ready()
@@ -127,12 +127,12 @@ class Uploader:
             self._terms.max_payload = self._upstream.max_payload
             was_idle, began_at = not self._in_flight(), loop.time()
             has_more = await self._send_some()
-            # What was kept back to keep to the bandwidth could not be answered: that time does not count.
+            # Rows delayed by the bandwidth limit could not be answered: that time does not count.
             progressed_at = loop.time() if was_idle else progressed_at + loop.time() - began_at
             in_flight = self._in_flight()
             if not in_flight:
                 progressed_at = loop.time()
-                # To begin again is no sign that it will go better this time: an answer is.
+                # Only an answer shows that the trouble is over, not a new attempt.
                 if not self._is_in_trouble or all(lane.is_empty for lane in self._lanes):
                     self._report_lanes()
             answers = await self._upstream.answers(0.0 if has_more else self._patience(progressed_at, in_flight))
@@ -156,7 +156,7 @@ class Uploader:
             self._found_too_large.set()
 
     def _has_waited(self, since: float, patience: float) -> bool:
-        """Tell whether it is too long since an answer, and since the link took what was sent."""
+        """Return True if neither an answer came nor the link took bytes for ``patience`` seconds."""
         now = loop_time()
         if now - self._looked_at >= LOOK_AT_LINK_EVERY:
             self._looked_at = now
@@ -172,7 +172,7 @@ class Uploader:
         patience = IDLE_PATIENCE
         if in_flight:
             left = progressed_at + ACKNOWLEDGEMENT_PATIENCE - now
-            # None is left where a thin link still takes what was sent: it is looked at now and then, and waited for.
+            # No time is left while a slow link still takes bytes: it is checked every second, and waited for.
             patience = min(left, LOOK_AT_LINK_EVERY) if left > 0 else LOOK_AT_LINK_EVERY
         resting = [lane.paused_until - now for lane in self._lanes if lane.paused_until > now]
         return max(min([patience, *resting]), 0.0)
@@ -186,11 +186,11 @@ class Uploader:
         self._report(next((lane.flight.problem for lane in self._lanes if lane.flight.problem), ""))
 
     async def _send_some(self) -> bool:
-        """Send what may leave, advisories first; tell whether more may follow at once."""
+        """Send the shipments that may leave, advisories first; return True if more may follow at once."""
         sent_count = 0
         while sent_count < SEND_ROWS:
             if self._fast_path_closed_count != self._fast_path.closed_count:
-                # What was read of it is being stored: it may not leave from there any more.
+                # Its rows are being stored: they may no longer leave from the fast path.
                 self._fast_path_closed_count = self._fast_path.closed_count
                 self._fast_lane.rewind()
             for lane in self._lanes:
@@ -208,7 +208,7 @@ class Uploader:
 
 
 def _given_up(lanes: Iterable[UploadLane], text: str) -> UpstreamUnavailable:
-    """Let each lane that waits for answers keep the reason until it has one: others may be answered before it."""
+    """Return the error, and keep it as the problem of each lane with shipments in flight until it is answered."""
     for lane in lanes:
         if lane.in_flight:
             lane.flight.problem = text

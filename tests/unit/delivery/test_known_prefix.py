@@ -5,13 +5,13 @@ from collections.abc import Collection, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_agent.delivery.copy_lane import KnownPrefix
+from edge_agent.delivery.copy_lane import StoredPrefix
 
 
 def asked_for(
     count: int, known: int, sizes: Sequence[int] = (), too_large: Collection[int] = ()
-) -> tuple[KnownPrefix, list[int]]:
-    search, places = KnownPrefix(sizes or [1] * count), []
+) -> tuple[StoredPrefix, list[int]]:
+    search, places = StoredPrefix(sizes or [1] * count), []
     while (place := search.question) is not None:
         places.append(place)
         search.learn(place, is_known=place < known and place not in too_large)
