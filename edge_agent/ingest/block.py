@@ -1,4 +1,4 @@
-"""The rules of a stream block's reading loop, its phases, and which state its next watermark may vouch for."""
+"""The rules of a stream block's reading loop, its phases, and the state that its next watermark may cover."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -17,7 +17,7 @@ from shared.instants import SECOND
 
 
 class IngestPhase(StrEnum):
-    """What the loop is doing, as people are told."""
+    """The loop's activity, for status and conditions."""
 
     STARTING = "starting"
     READING = "reading"
@@ -41,16 +41,16 @@ def phase_of(error: SourceUnavailable) -> IngestPhase:
 def report_pause(
     report: Callable[[IngestPhase, str], None], otherwise: IngestPhase, error: StoreUnwritable | None
 ) -> None:
-    """Tell why the store keeps a batch waiting, and what a loop does ``otherwise`` when it keeps none any more."""
+    """Report why the store delays a batch, or the phase ``otherwise`` once it no longer does (``error`` is None)."""
     report(otherwise if error is None else IngestPhase(f"paused, {error.cause}"), "" if error is None else str(error))
 
 
 class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     """One stream block's rules. ``rebuilding`` where its store was lost; ``watermark_interval`` in microseconds.
 
-    ``decides`` makes from a state what decides: a Tracker where senders are watched. ``orders`` lays the hub's policy
-    over ``policy``; None where there is none. ``clock`` bounds how far the stream's is followed; None where it always
-    is. ``journal`` is told of every commit before it is made. ``conditions`` names what is wrong with the agent.
+    ``decides`` returns the decider of a state: a Tracker in sample mode. ``orders`` overlays the hub's policy on
+    ``policy``; None without one. ``clock`` bounds how far the stream's clock is followed; None for no bound.
+    ``journal`` records every commit before it is made. ``conditions`` returns the agent's current conditions.
     """
 
     stream: str
@@ -67,20 +67,20 @@ class BlockRules(msgspec.Struct, Generic[D], frozen=True):
     conditions: Callable[[], tuple[str, ...]] = tuple
 
     def policy_after(self, revisions: PolicyRevisions) -> Policy:
-        """Give the thresholds that hold after what was taken of the hub's policy."""
+        """Return the thresholds after the applied ``revisions`` of the hub's policy."""
         return self.policy if self.orders is None else self.orders.policy(revisions)
 
     def clock_bound(self, state: BlockState | None) -> int:
-        """Give the latest instant of the stream's clock that a block in ``state`` follows now."""
+        """Return the latest instant of the stream's clock that a block in ``state`` follows now."""
         return EVERYTHING if self.clock is None else self.clock.bound(state)
 
     def contradiction(self, state: BlockState, site_at: int) -> str:
-        """Say how the stream's clock stands to others, where it is not followed."""
+        """Return a message on how the stream's clock differs from others, if it is not followed; else ""."""
         return self.clock.contradiction(site_at) if self.clock is not None and state.clock_ahead else ""
 
 
 class Watermarks:
-    """One block's watermarks: at most one for each ``interval`` (microseconds), and none that says nothing new.
+    """One block's watermarks: at most one for each ``interval`` (microseconds), and none without progress.
 
     Instants here are the event loop's, in seconds: the agent's own clock only paces.
     """
@@ -89,35 +89,34 @@ class Watermarks:
         self._interval = interval / SECOND
         self._due_at = 0.0
         self._through = 0
-        self.vouched: BlockState | None = None
-        """What the last one vouched for, in this run or before it."""
+        self.covered: BlockState | None = None
+        """The state that the last watermark covers, in this run or before it."""
         self.claim: BlockState | None = None
-        """What the last watermark of this run claims; None before the first."""
+        """The state that the last watermark of this run claims; None before the first."""
         self.count = 0
 
     def begin(self, state: BlockState) -> None:
-        """Note what a run before has committed: no further than that, it can be vouched for."""
+        """Note the state that an earlier run has committed, as the one that its last watermark covers at most."""
         if state.pending_blind is None and not state.is_suspended and state.observed_through:
-            self.vouched = state
+            self.covered = state
 
     def are_due(self, at: float) -> bool:
-        """Tell whether the next one is due, if there is anything to vouch for."""
         return at >= self._due_at
 
     def has_progress(self, state: BlockState) -> bool:
-        """Tell whether a state has anything new to vouch for.
+        """Return True if a state covers more time than the last watermark.
 
-        Coverage that is about to be closed is vouched for by the watermark that closes it.
+        Coverage that is about to be closed is covered by its closing watermark.
         """
         is_covered = state.pending_blind is None and not state.is_suspended
         return is_covered and state.observed_through != self._through
 
     def note(self, state: BlockState, at: float) -> None:
-        """Note that a state's is committed, as it is when the mode writes none."""
+        """Note that the watermark of ``state`` is committed, or that the mode writes none."""
         self._through = state.observed_through
         if self.claim is None or self.claim.observed_through != self._through:
             self.claim = state
-        self.vouched = self.claim
+        self.covered = self.claim
         self.count += 1
         self._due_at = at + self._interval
 
@@ -129,7 +128,7 @@ def watermark_context(
     conditions: tuple[str, ...],
     claim: BlockState | None = None,
 ) -> WatermarkContext:
-    """Look up what a watermark of a block tells beside the block's state."""
+    """Return the fields of a block's watermark in addition to the block's state."""
     depths = store.depths()
     return WatermarkContext(
         senders=senders,

@@ -1,7 +1,7 @@
-"""Commit one batch while the next is read and decided: in their order, and never two at once.
+"""Commits of one block, in order and one at a time, while the next batch is read and decided.
 
-Whoever hands a batch over goes on as if it were committed. That holds, since a store that cannot be written now is
-tried until it can be; what a crash takes is read and decided again.
+The loop continues as if a batch that it has handed over were committed. This is safe: a store that cannot be written
+now is retried until it can be, and batches lost in a crash are read and decided again.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ LONGEST_FILLING = 0.5
 
 
 class BatchLimit:
-    """When a batch that is read behind the stream holds enough: in decisions, in messages, or after half a second.
+    """Limit of a batch that is read behind the stream: in decisions, in messages, in bytes, and half a second.
 
-    What each commit costs, and a sender's row that many of its sightings share, is worth waiting for. A few decisions
-    are enough, unless the batch would have to wait for the one before, in which time it may as well grow.
+    A larger batch saves commits, and rows of senders with several sightings. A few decisions are enough, unless the
+    batch would have to wait for the one before and can grow meanwhile.
     """
 
     def __init__(self) -> None:
@@ -36,10 +36,10 @@ class BatchLimit:
         self._messages = self._bytes = 0
 
     def takes_more(self, messages: Sequence[SourceMessage], decisions: int, *, must_wait: bool) -> bool:
-        """Tell whether more should come into it, after ``messages`` and with ``decisions`` in all."""
+        """Return True if the batch should grow, after ``messages`` and with ``decisions`` in all."""
         self._messages += len(messages)
         if decisions >= WORTH_A_COMMIT:
-            # What is to be forwarded is kept in memory until it is committed.
+            # Messages to be forwarded stay in memory until they are committed.
             self._bytes += sum([len(message.payload) for message in messages])
             if not must_wait or decisions >= MOST_DECISIONS or self._bytes >= MOST_DECIDED_BYTES:
                 return False
@@ -47,11 +47,11 @@ class BatchLimit:
 
 
 Pauses = Callable[[StoreUnwritable | None], None]
-"""Hears why a batch has to wait, and None when that is over."""
+"""Called with the error that delays a batch, and with None when that is over."""
 
 
 async def commit_when_writable(store: BatchStore, batch: BatchCommit, pauses: Pauses) -> None:
-    """Commit a batch; what the store cannot take now is tried until it can."""
+    """Commit a batch, and retry until the store can be written."""
     is_paused = False
     while True:
         try:
@@ -67,7 +67,7 @@ async def commit_when_writable(store: BatchStore, batch: BatchCommit, pauses: Pa
 
 
 class CommitQueue:
-    """The commits of one block. ``journal``, where there is one, is told of every batch before it is committed."""
+    """The commits of one block. ``journal``, if any, records every batch before it is committed."""
 
     def __init__(
         self,
@@ -84,26 +84,26 @@ class CommitQueue:
 
     @property
     def is_under_way(self) -> bool:
-        """Tell whether the next batch would have to wait."""
+        """True if the next batch would have to wait."""
         return self._under_way is not None and not self._under_way.done()
 
     @property
     def has_undelivered(self) -> bool:
-        """Tell whether rows that were handed over are neither delivered nor stored; see FastPathCommits."""
+        """True if rows that were handed over are neither delivered nor stored; see FastPathCommits."""
         return False
 
     def read_patience(self, patience: float) -> float:
-        """Give for how long, in seconds, the loop may wait for messages before it calls keep_up()."""
+        """Return for how long, in seconds, the loop may wait for messages before it calls keep_up()."""
         return patience
 
     async def hand_over(self, batch: BatchCommit) -> None:
         await self.begin(batch)
 
     async def keep_up(self, *, has_read: bool) -> None:
-        """Commit what was delivered; called behind each reading, which may have found messages (``has_read``)."""
+        """Commit delivered rows; called after each read(), which may have returned messages (``has_read``)."""
 
     async def settle(self) -> None:
-        """Wait until the state in memory is the one that the last commit that was begun makes durable."""
+        """Wait until a commit of the state in memory has begun."""
 
     async def begin(self, batch: BatchCommit) -> None:
         """Commit a batch behind the one under way, which is waited for."""
@@ -111,18 +111,18 @@ class CommitQueue:
         self._under_way = asyncio.create_task(self._commit(batch), name="commit")
 
     async def finish(self) -> None:
-        """Wait until nothing is under way: what was handed over is on disk, and acknowledged."""
+        """Wait until no commit is under way: every batch that was begun is on disk and acknowledged."""
         task = self._under_way
         if task is not None:
             await asyncio.shield(task)
             self._under_way = None
 
     async def stop(self) -> None:
-        """Give up what is not on disk yet; a transaction that has begun goes on to its end."""
+        """Abandon a batch that is not on disk yet; a transaction that has begun is completed."""
         task, self._under_way = self._under_way, None
         if task is not None:
             task.cancel()
-            # Why it failed, if it did, is known from elsewhere: it is given up.
+            # An error of an abandoned commit is not reported here.
             await asyncio.gather(task, return_exceptions=True)
 
     async def _commit(self, batch: BatchCommit) -> None:
@@ -134,8 +134,8 @@ class CommitQueue:
         await self._source.acknowledge(batch.state.position.sequence)
 
 
-LOOK_EVERY = 0.05
-"""How often, in seconds, the fast path is looked at while nothing is read."""
+POLL_EVERY = 0.05
+"""How often, in seconds, the fast path is polled while nothing is read."""
 
 
 class FastPathCommits(CommitQueue):
@@ -162,11 +162,10 @@ class FastPathCommits(CommitQueue):
         return self._fast_path.is_under_way
 
     def read_patience(self, patience: float) -> float:
-        """Give less while rows are on the fast path."""
-        return min(patience, LOOK_EVERY) if self._fast_path.is_under_way else patience
+        return min(patience, POLL_EVERY) if self._fast_path.is_under_way else patience
 
     async def hand_over(self, batch: BatchCommit) -> None:
-        """Give a batch's rows to the fast path, or commit them."""
+        """Send a batch's rows on the fast path, or commit them."""
         # Rows that are still being stored must not be overtaken.
         await self.finish()
         if batch.recorded or not self._fast_path.hand_over(batch.state, batch.rows):
@@ -174,18 +173,18 @@ class FastPathCommits(CommitQueue):
             await self.begin(batch)
 
     async def keep_up(self, *, has_read: bool) -> None:
-        """Commit what was delivered, and store what was not in time; wait while the fast path is full."""
+        """Commit delivered rows, and store those not delivered in time; wait while the fast path is full."""
         if has_read and not self._fast_path.is_under_way:
             await self._store.wait_for_uploads()
         await self._conclude()
         while not self._fast_path.has_room:
-            await self._fast_path.change(LOOK_EVERY)
+            await self._fast_path.change(POLL_EVERY)
             await self._conclude()
 
     async def settle(self) -> None:
         await self._conclude()
         while self._fast_path.is_under_way:
-            await self._fast_path.change(LOOK_EVERY)
+            await self._fast_path.change(POLL_EVERY)
             await self._conclude()
 
     async def _conclude(self) -> None:
@@ -207,6 +206,6 @@ class ReopenBackoff(Backoff):
         self._source = source
 
     async def wait(self) -> None:
-        """Wait; a connection that comes back ends it at once."""
+        """Wait; a connection that is restored ends the wait at once."""
         if await self._source.await_reconnect(self.next()):
             self.reset()

@@ -1,7 +1,7 @@
-"""Read a source, decide, commit, acknowledge: one transaction per batch, in this order and no other.
+"""The reading loop of one stream block: read, decide, commit, acknowledge, in this order; one transaction per batch.
 
-While one batch is committed the next is read and decided. The agent's own clock only paces the loop; what is decided
-depends on the stream's time alone.
+While one batch is committed the next is read and decided. The agent's own clock only paces the loop; decisions depend
+on the stream's time alone.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from shared.tasks import cancel_all, is_cancelled
 log = logging.getLogger("muster.agent")
 
 LONGEST_CHECK_INTERVAL = 1 * SECOND
-LOOK_EVERY = 2.0
-"""How often, in seconds, the consumer is looked at while no check is made."""
+POLL_EVERY = 2.0
+"""How often, in seconds, the consumer is polled while no check is made."""
 
 CHECK_AGAIN_AFTER = 0.5
-"""Seconds by which a check may be late before what was read is taken without another look."""
+"""Seconds by which a check may be late; later, messages that were read are not decided before another check."""
 
 
 class Ingest(Generic[D]):
     """One stream block's loop.
 
-    ``decider`` is None where the store does not know the block yet. ``report`` is called with every change of phase,
-    with the reason.
+    ``decider`` is None if the store does not hold the block yet. ``report`` is called with every change of phase and
+    its reason.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Ingest(Generic[D]):
         self._server_at = self._stored_at = 0
         self._thinning = Thinning()
         self._lifted: dict[Restriction, StreamFacts] = {}
-        """The first look at which a restriction was seen no more, until everything stored before it is read."""
+        """The facts that first showed a restriction lifted, until everything stored before them is read."""
         self.read_at = 0.0
         self._checked: StreamCheck | None = None
         self._checked_at = 0.0
@@ -89,13 +89,13 @@ class Ingest(Generic[D]):
 
     @property
     def decider(self) -> Decider[D]:
-        """Give what decides; there is one from the first open on."""
+        """The decider; set by the first open."""
         assert self._decider is not None
         return self._decider
 
     @property
     def progress(self) -> Progress | None:
-        """Tell how far reading has come; None before the first check."""
+        """The progress of reading; None before the first check."""
         if self._decider is None or self._checked is None:
             return None
         state, checked = self._decider.state, self._checked
@@ -121,65 +121,65 @@ class Ingest(Generic[D]):
         )
 
     @property
-    def vouched_count(self) -> int:
-        """Count the watermarks of this run."""
+    def watermark_count(self) -> int:
+        """The number of watermarks of this run."""
         return self._watermarks.count
 
     @property
     def has_left(self) -> bool:
-        """Tell whether the region has acknowledged all advisories and watermarks."""
+        """True if the region has acknowledged all advisories and watermarks."""
         return not self._store.depths()[Lane.ADVISORIES].rows
 
     def restatement(self, condition: str, number: int) -> OutboxRow | None:
-        """Write the last watermark again, for the ``number``-th time, with what keeps the next one from coming.
+        """Return the last watermark for the ``number``-th time, with the condition that keeps time from advancing.
 
-        None where something that it counts, or that ends an earlier life, still waits: nothing vouches before that.
+        None if an advisory that it counts, or an earlier watermark, still waits in the outbox.
         """
-        vouched = self._watermarks.vouched
-        if vouched is None or self._decider is None or not self.has_left:
+        covered = self._watermarks.covered
+        if covered is None or self._decider is None or not self.has_left:
             return None
-        self._watermarks.claim = vouched
+        self._watermarks.claim = covered
         context = msgspec.structs.replace(self._watermark_context(), condition=condition, number=number)
-        return self._emitter.watermark(vouched, context)
+        return self._emitter.watermark(covered, context)
 
     @property
     def state(self) -> BlockState | None:
-        """Give what was decided; None before the first open."""
+        """The state after the last adopted draft; None before the first open."""
         return self._decider.state if self._decider else None
 
     async def run(self) -> None:
-        """Read until cancelled; whatever the source does, go on from the committed position."""
+        """Read until cancelled; after a failure of the source, resume at the committed position."""
         self._report(IngestPhase.STARTING, "")
-        looking = asyncio.create_task(self._look_at_consumer(), name="consumer")
+        polling = asyncio.create_task(self._poll_consumer(), name="consumer")
         try:
-            await self._read_for_ever(looking)
+            await self._keep_reading(polling)
         finally:
-            await cancel_all([looking])
+            await cancel_all([polling])
             await self._commits.stop()
 
-    async def _look_at_consumer(self) -> None:
-        """Know what waits also while nothing is read: the outbox is full, the disk, or the source cannot be opened."""
+    async def _poll_consumer(self) -> None:
+        """Keep the number of pending messages current also while reading stands: a full outbox or disk, no source."""
         while not is_cancelled():
-            await asyncio.sleep(LOOK_EVERY)
-            if asyncio.get_running_loop().time() - self._consumer_at > LOOK_EVERY:
+            await asyncio.sleep(POLL_EVERY)
+            if asyncio.get_running_loop().time() - self._consumer_at > POLL_EVERY:
                 with contextlib.suppress(SourceUnavailable):
-                    looked = await self._source.poll()
-                    self._note_consumer(looked.consumer)
-                    if self._checked is None and looked.consumer.pending:
-                        # What the agent starts on is not read, and waits all the same.
-                        self._checked, self._checked_at = looked, self._consumer_at
+                    polled = await self._source.poll()
+                    self._note_consumer(polled.consumer)
+                    if self._checked is None and polled.consumer.pending:
+                        # Progress shows the pending messages also before the first check.
+                        self._checked, self._checked_at = polled, self._consumer_at
 
     def _note_consumer(self, consumer: ConsumerState) -> None:
         self._consumer, self._consumer_at = consumer, asyncio.get_running_loop().time()
         if not consumer.pending:
             self._moved_at = self._consumer_at
 
-    async def _read_for_ever(self, looking: asyncio.Task[None]) -> None:
+    async def _keep_reading(self, polling: asyncio.Task[None]) -> None:
         loop, backoff = asyncio.get_running_loop(), ReopenBackoff(self._source)
         while not is_cancelled():
             try:
-                if looking.done():
-                    looking.result()
+                if polling.done():
+                    polling.result()
                 await self._open()
                 self._report(IngestPhase.READING, "")
                 opened_at, opened_behind = loop.time(), self.decider.state.position
@@ -187,7 +187,7 @@ class Ingest(Generic[D]):
                 try:
                     await self._read_on()
                 finally:
-                    # To have opened is not enough: that may go well each time, and reading fail at once.
+                    # An open alone is no success: it may succeed each time and reading fail at once.
                     if self.decider.state.position != opened_behind or loop.time() - opened_at >= LONGEST_RETRY:
                         backoff.reset()
             except SourceUnavailable as error:
@@ -201,7 +201,7 @@ class Ingest(Generic[D]):
             facts, sequence = await self._source.resolve_start()
             position = SourcePosition(self._rules.stream, facts.incarnation(), sequence)
             await self._compare_clocks(facts)
-            # Orders about senders that were given before are void, whatever the stream's past is called later.
+            # Orders about senders that were given before are void, also for later pasts of the stream.
             revisions = PolicyRevisions(given_at=min(facts.server_at, self._rules.clock_bound(None)))
             state = BlockState(
                 position,
@@ -227,7 +227,7 @@ class Ingest(Generic[D]):
         if opened.is_gap:
             await self._note_gap()
         await self._compare_clocks(opened.facts)
-        # Before anything that waits is read: what falls due meanwhile goes by it.
+        # Before pending messages are read: deadlines that they settle depend on it.
         await self._look_at(opened.facts, opened.facts.publish_error or None)
         self._note_server(opened.facts)
         self._thinning.begin(self.decider.state, opened.facts)
@@ -241,10 +241,10 @@ class Ingest(Generic[D]):
         self._server_at = min(facts.server_at, self._rules.clock_bound(self.decider.state))
 
     async def _look_at(self, facts: StreamFacts, publish_error: str | None) -> None:
-        """Note what the stream takes, and whether it refuses what is sent; where that is not known, as it was.
+        """Note the stream's configuration, and whether it refuses messages (None: unknown, as before).
 
-        What restricts a stream holds from when it is seen. That it restricts it no more holds as of the first look that
-        shows so: what is still to be read was stored before.
+        A restriction holds from when it is seen. It is lifted once everything is read that was stored before the first
+        facts without it.
         """
         seen, lifted = self.decider.state.seen, self._lifted
         refuses = seen.refuses if publish_error is None else bool(publish_error)
@@ -253,12 +253,12 @@ class Ingest(Generic[D]):
         now_lifted = self.decider.draft().lifts(facts, refuses=refuses)
         took_all = lifted.get(Restriction.TAKES_LESS)
         if took_all is not None and Restriction.TAKES_LESS not in now_lifted:
-            # It took everything for a while, and takes less again: whoever was heard meanwhile may be missed, too.
+            # It took everything for a while and takes less again: senders heard meanwhile may be missed too.
             took_all = msgspec.structs.replace(took_all, refuses_by_subject=seen.by_subject)
             await self._apply(lambda draft: draft.look_at(took_all, refuses=seen.refuses))
         state = self.decider.state
-        self._lifted = {each: lifted.get(each, facts) for each in now_lifted}
-        unread = {each for each, look in self._lifted.items() if state.observed_through < look.server_at}
+        self._lifted = {restriction: lifted.get(restriction, facts) for restriction in now_lifted}
+        unread = {restriction for restriction, at in self._lifted.items() if state.observed_through < at.server_at}
         takes = state.takes if Restriction.TAKES_LESS in unread else facts.takes
         by_subject = facts.refuses_by_subject or Restriction.BY_SUBJECT in unread
         refuses = refuses or Restriction.REFUSES in unread
@@ -283,7 +283,7 @@ class Ingest(Generic[D]):
             if messages:
                 self.read_at = self._moved_at = loop.time()
                 if self.read_at - check_at > CHECK_AGAIN_AFTER:
-                    # A paused agent: what falls due goes by what the stream takes now.
+                    # The agent was paused: deadlines depend on what the stream takes now.
                     checked = await self._check()
                     await self._look_at(checked.facts, checked.publish_error)
                     self._note_server(checked.facts)
@@ -295,14 +295,14 @@ class Ingest(Generic[D]):
                 check_at = loop.time() + check_interval / SECOND
                 checked = await self._check()
                 await self._take_check(checked)
-                # Not before: what a check shows is behind until the check has been taken.
+                # Not before: until then the state is older than the check.
                 self._checked, self._checked_at = checked, loop.time()
                 self._note_consumer(checked.consumer)
             if self._watermarks.are_due(loop.time()):
                 await self._emit_watermark()
 
     async def _take(self, messages: Sequence[SourceMessage]) -> None:
-        """Decide and commit; behind the stream, what follows goes into the same batch while few decisions are made."""
+        """Decide and commit messages; behind the stream, more go into the same batch while few decisions are made."""
         filling, draft = BatchLimit(), self.decider.draft()
         while messages:
             draft = await self._give(draft, messages)
@@ -312,7 +312,7 @@ class Ingest(Generic[D]):
         await self._adopt(draft)
 
     async def _give(self, draft: D, messages: Sequence[SourceMessage]) -> D:
-        """Give messages to as many drafts as they take, and give the last one, not yet adopted."""
+        """Add messages to as many drafts as they need; return the last one, not yet adopted."""
         max_age = self._rules.policy.max_age
         self._oldest_forwarded = oldest_forwarded = self._server_at - max_age if max_age else 0
         intake, stretch, before = self._intake, Stretch(), EVERYTHING
@@ -346,7 +346,7 @@ class Ingest(Generic[D]):
             while not give(draft, message, too_old=too_old):
                 draft = await self._next_after(draft)
             if intake.slow_count != slow_count:
-                # Who is to say that the agent lives runs on the same loop.
+                # The systemd watchdog runs on the same loop.
                 slow_count = intake.slow_count
                 await stretch.yield_to_loop()
         thinning.pass_on(messages[-1])
@@ -358,7 +358,7 @@ class Ingest(Generic[D]):
         self._note_server(facts)
         if past_change(state.position, facts) is not None:
             raise SourceUnavailable("the stream's past has changed")
-        # Of what was delivered and is still to be read, a hole behind it tells.
+        # A gap behind delivered messages that are still unread is found when they are read.
         if not self._source.holds_unread and is_gap(max(state.read_through, self._source.delivered_sequence), facts):
             await self._note_gap()
         await self._look_at(facts, checked.publish_error)
@@ -372,7 +372,7 @@ class Ingest(Generic[D]):
         await self._judge_clock(facts.server_at)
         if self.decider.draft().steps_back(facts.server_at):
             await self._step_back(facts)
-        # The consumer was asked after the stream, of which nothing later is known, nor of a clock that was set since.
+        # The consumer was asked after the stream: nothing is known of the stream, or of a clock set since, later.
         through = min(checked.caught_up_through, facts.server_at)
         if through - self._stored_at > longest_quiet(state.policy):
             await self._apply(partial(_pass_unproven, self._stored_at, through))
@@ -388,7 +388,7 @@ class Ingest(Generic[D]):
         return not state.seen.unsteady and exceeds_bound(spans, state.observed_since, through, state.policy)
 
     async def _judge_clock(self, site_at: int) -> None:
-        """Follow the stream's clock, or not any more, as the others have it."""
+        """Follow the stream's clock, or stop following it, by the other clocks."""
         clock, state = self._rules.clock, self.decider.state
         if clock is None:
             return
@@ -418,7 +418,7 @@ class Ingest(Generic[D]):
         self._stored_at = stored_at
 
     async def _apply_orders(self) -> None:
-        """Do what the hub's policy has said since, in one commit where that can hold it."""
+        """Apply new revisions of the hub's policy, in one commit if it can hold them."""
         if self._rules.orders is None:
             return
         draft = None
@@ -436,7 +436,7 @@ class Ingest(Generic[D]):
         await self._adopt(await self._fill(self.decider.draft(), give))
 
     async def _fill(self, draft: D, give: Callable[[D], bool]) -> D:
-        """Give one input to as many drafts as it takes, and give the last one, not yet adopted."""
+        """Apply one input to as many drafts as it needs; return the last one, not yet adopted."""
         while not give(draft):
             draft = await self._next_after(draft)
         return draft
@@ -447,7 +447,7 @@ class Ingest(Generic[D]):
         return self.decider.draft()
 
     async def _adopt(self, draft: D) -> None:
-        """Make a draft the state, and begin to commit it; not one that only advanced time: a crash proves it again."""
+        """Adopt a draft and begin to commit it, unless it only advanced time, which can be proved again."""
         if not draft.changes_nothing:
             state = draft.state()
             rows = self._emitter.rows(draft.decisions, state, self._watermark_context())
@@ -473,7 +473,7 @@ class Ingest(Generic[D]):
         if not self._watermarks.has_progress(state) or self._commits.has_undelivered:
             return
         row = self._emitter.watermark(state, self._watermark_context())
-        # Also without one: with a filter, only what was examined tells a gap from what others' messages left behind.
+        # Also without one: with a filter, only the examined sequence distinguishes a gap from filtered messages.
         await self._commit(state, [] if row is None else [row])
         self._watermarks.note(state, asyncio.get_running_loop().time())
 

@@ -41,9 +41,9 @@ class Announcements:
             await asyncio.sleep(1.5 * self._interval)
             wrong = [each for each in errors(self._conditions()) if each.name != STARTING.name]
             for block, reader in self._readers():
-                before, self._counts[block] = self._counts.get(block), reader.vouched_count
+                before, self._counts[block] = self._counts.get(block), reader.watermark_count
                 condition = next((each.name for each in wrong if each.stream in ("", block)), "")
-                if condition and before == reader.vouched_count:
+                if condition and before == reader.watermark_count:
                     await self._say(reader, condition)
 
     async def say_stopping(self) -> None:
