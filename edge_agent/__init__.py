@@ -1,1 +1,1 @@
-"""The edge agent: it calls a site's roll, forwards a sample, and tells who is new, stale, back or gone."""
+"""The edge agent: it forwards a sample of a site's registrations, and reports new, stale and retired senders."""

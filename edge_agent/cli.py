@@ -32,7 +32,7 @@ LAZY_COMMANDS = {
 
 
 class _Commands(CommandGroup):
-    """Load what operators rarely need only when it is asked for: the agent starts in a fraction of a second."""
+    """Commands that are imported only when they run, so that the agent starts in a fraction of a second."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY_COMMANDS])
@@ -166,7 +166,7 @@ cli.add_command(completion_command("muster-agent", lambda: cli))
 
 def main() -> None:
     """Run the command; a person gets one clear line, never a traceback, unless --debug asks for it."""
-    # Whoever adds --debug to a command that failed adds it at the end.
+    # Operators add --debug to a command that failed at its end.
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
@@ -180,7 +180,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not fail at flushing the rest.
+        # The reader of our output has ended; the interpreter must not fail at flushing the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except BaseException as error:
@@ -192,7 +192,7 @@ def main() -> None:
 
 
 def _expected(error: BaseException) -> str | None:
-    """Give the one line for an error that a person can do something about, None for a defect."""
+    """Return the one line for an error with a remedy, None for a defect."""
     from edge_agent.pair.peer import PairRefused
     from edge_agent.store.files import StoreUnusable
     from edge_agent.store.read_only import StoreUnreadable

@@ -1,4 +1,4 @@
-"""Build the agent from its settings and run it until it is told to stop: the one composition root."""
+"""The agent's composition root: build it from its settings, run it, and stop it on a signal."""
 
 import asyncio
 import contextlib
@@ -97,7 +97,7 @@ async def _run_on(
     async with keep_watchdog(stopping):
         # To look at gigabytes on a slow disk takes longer than a supervisor waits for a word.
         prepared = await asyncio.to_thread(prepare, path, damage)
-        _say_what_was_found(path, prepared, damage)
+        _log_findings(path, prepared, damage)
         key = site_key(settings.id_key_path, is_default_path=not settings.upstream.id_key_file)
     with hold.lock_file():
         await _run_agent(settings, stopping, key, hold, namesake, replaces_lost=prepared.replaces_lost)
@@ -185,7 +185,7 @@ class Agent:
         self._announcements: Announcements | None = None
 
     async def run_until(self, stopping: asyncio.Event) -> None:
-        """Run every part; end when told to, raise what a part raised."""
+        """Run every part until ``stopping`` is set; raise the error of a part that failed."""
         async with asyncio.TaskGroup() as tasks:
             parts = [
                 tasks.create_task(self._board.keep_written(self._store, self._hold), name="status"),
@@ -207,7 +207,7 @@ class Agent:
             await cancel_all(parts)
 
     async def close(self, failure: str = "") -> None:
-        """Close what was opened; what was not acknowledged stays in the store. ``failure``: the error that ended it."""
+        """Close connections and store; unacknowledged rows stay in it. ``failure``: the error that ended the agent."""
         self._board.mute()
         try:
             await self._links.close()
@@ -261,7 +261,7 @@ def _describe(error: BaseException) -> str:
     return cut(visible(f"{type(error).__name__}: {error}".removesuffix(": ")), 200)
 
 
-def _say_what_was_found(path: Path, prepared: Preparation, damage: StoreDamaged | None) -> None:
+def _log_findings(path: Path, prepared: Preparation, damage: StoreDamaged | None) -> None:
     if prepared.is_older:
         log.error(
             "store %s holds less than had been committed to it (its -wal is gone, or an older copy was put back): set "

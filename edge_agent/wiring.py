@@ -54,7 +54,7 @@ from shared.subjects import copy_prefix, watermark_subject
 
 
 class AgentIdentity(msgspec.Struct, frozen=True):
-    """Who writes records: this version of the agent, this run of it, with the site's secret for message ids."""
+    """Identity of the writer of records: the agent's version, this run's id, and the site's key for message ids."""
 
     version: str
     boot_id: str
@@ -62,9 +62,9 @@ class AgentIdentity(msgspec.Struct, frozen=True):
 
 
 class Mode(msgspec.Struct, Generic[D], frozen=True):
-    """What a block does with its messages. ``decides`` goes on from a state and its senders.
+    """A block's mode. ``decides`` returns the decider of a state and its senders.
 
-    ``uses_fast_path`` where rows may go to the region without having been stored.
+    ``uses_fast_path`` is True if rows may go to the region without being stored.
     """
 
     intake: MessageIntake[D]
@@ -249,7 +249,7 @@ class BlockWiring:
 
 
 class RegionLink(NamedTuple):
-    """An open connection to the region; ``names`` fences what is published over it."""
+    """An open connection to the region; ``names`` fences the publishes over it."""
 
     client: EdgeClient
     upstream: JetStreamUpstream
@@ -292,7 +292,7 @@ class UploadPath:
         return RegionLink(client, upstream, clock, names)
 
     async def run(self, link: RegionLink) -> None:
-        """Upload, and hear what the hub says, until cancelled; it may run again then."""
+        """Upload, and read the hub's policy, until cancelled; it may run again then."""
         report = self._parts.board.reporter(UPSTREAM)
         known = {block_id.block: state.revisions for block_id, state in await self._parts.store.block_states()}
         taken = [known.get(block.name, PolicyRevisions()) for block in self._parts.settings.stream]
@@ -301,7 +301,7 @@ class UploadPath:
             if not problem:
                 report(CONNECTED, "")
             elif link.client.is_established:
-                # Of a link that is down the link itself says so, since when and why.
+                # A link that is down reports that itself, with the time and the reason.
                 report(NOT_ACCEPTED, problem)
 
         bandwidth = self._parts.settings.upstream.max_bandwidth
@@ -322,7 +322,7 @@ class UploadPath:
                 self._parts.store.release(lane)
 
     def leave_it_to_another(self, link: RegionLink) -> None:
-        """Take back why records did not leave: whoever sends them now says so."""
+        """Withdraw the report on undelivered records: the other member sends them, and reports, from now on."""
         if link.client.is_connected:
             self._parts.board.reporter(UPSTREAM)(CONNECTED, "")
 

@@ -1,1 +1,1 @@
-"""The agent's settings: how the file is written, and what it amounts to."""
+"""The agent's settings file, and the settings in effect."""

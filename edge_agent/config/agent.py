@@ -50,7 +50,7 @@ class StoreSettings(Settings, frozen=True):
 
 
 class WatermarkSettings(Settings, frozen=True):
-    """``[watermark]``: how often the agent vouches for what it has seen."""
+    """``[watermark]``: how often the agent reports the time that it covers."""
 
     interval: Annotated[Duration, Meta(description="how often a watermark is made")] = Duration(10 * SECOND)
 
@@ -74,7 +74,7 @@ class MonitorSettings(Settings, frozen=True):
 
 
 def _is_address(text: str) -> bool:
-    """Tell whether a text is host:port, the host such as a resolver can be asked for."""
+    """Return True if a text is host:port, with a host that a resolver accepts."""
     host, _, port = text.rpartition(":")
     try:
         host.strip("[]").encode("idna")
@@ -144,9 +144,9 @@ class AgentSettings(Settings, frozen=True):
         return BlockId(self.region, self.site, block.name)
 
     def contradiction(self, block_id: BlockId, state: BlockState) -> str:
-        """Say in what a block of the store is not what these settings say, and what to do; "" where it is.
+        """Return how a block of the store contradicts these settings, and the remedy; "" if it does not.
 
-        A block that the settings do not name any more is left alone: its records still leave.
+        A block that the settings no longer name is no contradiction: its records are still sent.
         """
         path = self.store.path
         if (block_id.region, block_id.site) != (self.region, self.site):
@@ -159,7 +159,7 @@ class AgentSettings(Settings, frozen=True):
             pairs = (("stream", state.position.stream, block.source.stream), ("mode", state.mode, block.mode))
             for what, before, wanted in pairs if block.name == block_id.block else ():
                 if before != wanted:
-                    # Readers know its senders by these names: the marker has them told of the loss.
+                    # Readers identify its senders by these names: the marker makes the agent report the loss.
                     return (
                         f"block {block.name} had {what} {before} in store {path}, the settings say {wanted}: "
                         f"give it another name, or move {path} away, not its marker, to begin anew"

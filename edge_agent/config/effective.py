@@ -16,7 +16,7 @@ _UNITS = (("d", DAY), ("h", HOUR), ("m", MINUTE), ("s", SECOND), ("ms", 1_000), 
 
 
 def render_settings(settings: AgentSettings) -> str:
-    """Give the whole file: what is a default says so, what is derived stands with its value."""
+    """Return the whole file: defaults are marked as such, derived settings have their values."""
     derived: dict[str, object] = {"name": settings.agent_name, "upstream.id_key_file": str(settings.id_key_path)}
     return "\n".join(_table("", settings, derived, settings)).strip("\n")
 
@@ -27,8 +27,8 @@ def _table(name: str, table: msgspec.Struct, derived: Mapping[str, object], sett
         value, place = getattr(table, field.encode_name), f"{name}.{field.name}".lstrip(".")
         if isinstance(value, msgspec.Struct):
             if value != field.default or any(msgspec.structs.astuple(value)):
-                # Left out where nothing is asked for, such as how to log in. A table whose mere presence asks for
-                # something, such as an empty one of TLS, is not its field's default.
+                # A table without any setting, such as the login, is left out. A table whose presence alone has an
+                # effect, such as an empty one of TLS, differs from its field's default.
                 below.append((place, value))
         elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
             below += [(f"[{place}]", each) for each in value]

@@ -1,4 +1,4 @@
-"""Define one ``[[stream]]`` block of the agent's settings, and turn it into what the core decides by."""
+"""Settings of one ``[[stream]]`` block, and the core's rules that they describe."""
 
 from typing import Annotated, Literal, Self
 
@@ -66,7 +66,7 @@ class SourceSettings(ConnectionSettings, frozen=True, kw_only=True):
         self.start_rule()
 
     def start_rule(self) -> StartRule:
-        """Read ``start``; raise ValueError where it is none of the known ways."""
+        """Return the rule of ``start``; raise ValueError if it is none of the documented forms."""
         kind, _, value = self.start.partition(":")
         try:
             match kind:
@@ -89,7 +89,7 @@ def _check_path(key: str, path: str) -> None:
 
 
 class SenderSettings(Settings, frozen=True):
-    """``[stream.sender]``: what identifies a sender (exactly one key), and what is done to its name."""
+    """``[stream.sender]``: the identification of a sender (exactly one key), and the form of its name."""
 
     json_path: Annotated[str, Meta(description="keys joined by dots, to a text in the registration")] = ""
     header: Annotated[str, Meta(description="name of a header")] = ""
@@ -129,7 +129,7 @@ class SenderSettings(Settings, frozen=True):
 
 _OF_CONTENT = ("size_trigger", "force_path", "digest_paths", "digest_ignore")
 UNUSED_POLICY = {"copy": ("sample_interval", "retire_after", "max_senders", *_OF_CONTENT), "relay": _OF_CONTENT}
-"""What each mode does not go by. ``stale_after`` bounds ``blind_after``, which all modes go by."""
+"""The settings without effect in each mode. ``stale_after`` bounds ``blind_after``, which all modes use."""
 
 
 class PolicySettings(Settings, frozen=True):
@@ -167,7 +167,7 @@ class PolicySettings(Settings, frozen=True):
             raise ValueError('digest_ignore without digest_paths has no effect: set digest_paths, for example to ["*"]')
 
     def check_effects(self, mode: str) -> None:
-        """Raise ValueError for a key that was set and that a mode does not go by; "sample" goes by all of them."""
+        """Raise ValueError for a key that is set and has no effect in a mode; "sample" uses all of them."""
         unused = UNUSED_POLICY.get(mode, ())
         for field in msgspec.structs.fields(type(self)):
             if field.name in unused and getattr(self, field.name) != field.default:
@@ -175,12 +175,12 @@ class PolicySettings(Settings, frozen=True):
 
     @property
     def thresholds(self) -> Thresholds:
-        """Give those that the hub's policy may set too."""
+        """The thresholds that the hub's policy may set too."""
         blind_after = None if self.blind_after is None else int(self.blind_after)
         return Thresholds(int(self.sample_interval), int(self.stale_after), int(self.retire_after), blind_after)
 
     def overlaid(self, thresholds: Thresholds) -> Self:
-        """Let other thresholds hold; raise InvalidThresholds where they cannot stand with the rest."""
+        """Return a copy with other thresholds; raise InvalidThresholds if they contradict the rest."""
         self.thresholds.overlaid(thresholds).check()
         return msgspec.structs.replace(self, **{name: Duration(value) for name, value in thresholds.given.items()})
 
@@ -279,11 +279,11 @@ class StreamSettings(Settings, frozen=True):
 
     @property
     def filter_subject(self) -> str:
-        """Give the subject that is read; a relay reads registrations unless it is told otherwise."""
+        """The subject that is read; a relay reads registrations by default."""
         return self.source.filter_subject or (EVERY_REGISTRATION if self.mode == "relay" else "")
 
     def sender_rule(self) -> SenderRule:
-        """Give what identifies a sender, in the modes that ask."""
+        """Return the rule that identifies a sender; raise TypeError in copy mode."""
         if self.sender is None:
             raise TypeError(f"mode {self.mode} identifies no senders")
         return self.sender.rule()
@@ -312,7 +312,7 @@ class StreamSettings(Settings, frozen=True):
 
     @property
     def is_probed(self) -> bool:
-        """Tell whether the agent probes the stream, which it does where it watches senders."""
+        """True if the agent probes the stream, which it does only where it tracks senders."""
         return self.source.probe and self.mode == "sample"
 
     @property

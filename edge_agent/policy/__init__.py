@@ -1,1 +1,1 @@
-"""The hub's orders: how they arrive, and what they do to a block."""
+"""The hub's policy: its reader, and its effect on a block."""

@@ -1,8 +1,8 @@
-"""Hear what the hub's policy tells this site, from the region's copy of the hub's stream.
+"""Reader of the hub's policy for this site, from the region's copy of the hub's stream.
 
-A durable consumer shows the site its own revisions alone; which of them were taken stands in the agent's store. On
-every connect, and now and then, the last one known is asked for again: where another one is in its place, or none, the
-stream is another one, and is read from its start. Nobody waits for policy: a region without it is none the worse.
+A durable consumer delivers only the site's own revisions; the agent's store holds which of them were applied. On every
+connect, and once in LOOK_AGAIN seconds, the last revision read is requested again: if another one is in its place, or
+none, the stream is another one and is read from its start. The agent does not wait for policy: a region may have none.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from shared.tasks import is_cancelled, wait_for_event
 
 REQUEST_DEADLINE = 5.0
 PULL_EXPIRES = 30.0
-"""How long a request waits at the server, in seconds; what is said meanwhile comes at once."""
+"""How long a request waits at the server, in seconds; a new revision is delivered at once."""
 
 LOOK_AGAIN = 300.0
-"""How often, in seconds, it is looked whether there is policy now, or another past of it."""
+"""How often, in seconds, the agent checks for a new policy stream, or another past of it."""
 
 RETRY_AFTER = 5.0
 RETRY_WHERE_UNKNOWN = 30.0
@@ -46,7 +46,7 @@ _NO_MESSAGE_STATUS = ("404", "408")
 
 
 class PolicyPhase(StrEnum):
-    """How policy reaches this agent, as people are told."""
+    """Whether the hub's policy reaches this agent, for status and conditions."""
 
     FOLLOWING = "following the hub"
     NONE = "none in this region"
@@ -55,13 +55,13 @@ class PolicyPhase(StrEnum):
 
 
 class _Lost(Exception):
-    """What was asked for does not come; the text says why. It is to be asked for again."""
+    """A requested message does not arrive, for the reason in the text. Request it again."""
 
 
 class PolicyFeed:
-    """What a site is told. ``domain`` is the region's JetStream domain, where that is not the connection's own.
+    """The revisions for one site. ``domain`` is the region's JetStream domain, if it is not the connection's own.
 
-    ``report`` is called with every change of phase, with the reason; not of regions that never had any policy.
+    ``report`` is called with every change of phase and its reason, except in regions that never had any policy.
     """
 
     def __init__(self, region: str, site: str, domain: str, report: Callable[[str, str], None]) -> None:
@@ -87,7 +87,7 @@ class PolicyFeed:
         self._wake()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation, where listening has caused it."""
+        """Return True if a permission violation concerns the policy consumer; it is tried again later."""
         if self._consumer.lower() not in reason.lower():
             return False
         self._denied = reason
@@ -106,7 +106,7 @@ class PolicyFeed:
         while not is_cancelled():
             self._changed.clear()
             if self._denied:
-                self._say(PolicyPhase.OFF)
+                self._report_phase(PolicyPhase.OFF)
                 await self._pause(LOOK_AGAIN)
                 self._denied = ""
                 continue
@@ -120,12 +120,12 @@ class PolicyFeed:
                 is_missing = error.err_code == NO_SUCH_STREAM
                 is_none = is_missing and self._last[1] == 0
                 reason = "" if is_none else _GONE if is_missing else str(error)
-                self._say(PolicyPhase.NONE if is_none else PolicyPhase.UNHEARD, reason)
+                self._report_phase(PolicyPhase.NONE if is_none else PolicyPhase.UNHEARD, reason)
                 retry_after = RETRY_AFTER if self._is_known else RETRY_WHERE_UNKNOWN
                 await self._pause(LOOK_AGAIN if is_none else retry_after)
             except (RequestFailed, _Lost) as error:
                 if self._client.is_connected and not self._denied:
-                    self._say(PolicyPhase.UNHEARD, str(error))
+                    self._report_phase(PolicyPhase.UNHEARD, str(error))
                 await self._pause(RETRY_AFTER if self._is_known else RETRY_WHERE_UNKNOWN)
 
     def _wake(self) -> None:
@@ -147,11 +147,11 @@ class PolicyFeed:
 
     async def _hear(self) -> None:
         if not resets_consumers(self._client):
-            self._say(PolicyPhase.OFF, "the region's nats-server cannot reset consumers, 2.14 can: upgrade it")
+            self._report_phase(PolicyPhase.OFF, "the region's nats-server cannot reset consumers, 2.14 can: upgrade it")
             await self._pause(LOOK_AGAIN)
             return
         consumer_sequence = await self._catch_up()
-        self._say(PolicyPhase.FOLLOWING)
+        self._report_phase(PolicyPhase.FOLLOWING)
         loop = asyncio.get_running_loop()
         look_again_at = loop.time() + LOOK_AGAIN
         while loop.time() < look_again_at and not is_cancelled():
@@ -165,7 +165,7 @@ class PolicyFeed:
             self._take([heard[2]])
 
     async def _catch_up(self) -> int:
-        """Read what was said since the last revision known, or all of it; give the consumer's sequence."""
+        """Read the revisions since the last one, or all of them; return the consumer's sequence."""
         _, number = self._last
         if number:
             orders, sequence = await self._read_from(number)
@@ -196,14 +196,14 @@ class PolicyFeed:
                 self._given_at = max(self._given_at, one.revision.given_at_us)
 
     def _is_last(self, revision: Revision) -> bool:
-        """Tell whether it is the last one known: a restored stream has another one under its number, given later."""
+        """Return True if it is the last one read; a restored stream has a later one under its number."""
         is_same = (revision.stream_created_us, revision.revision) == self._last
         return is_same and revision.given_at_us <= self._given_at
 
     async def _reset(self, number: int) -> int:
-        """Let the consumer deliver from a revision on, made where it is missing; give how many wait."""
+        """Reset the consumer, created if missing, to a revision; return the number of revisions from it on."""
         try:
-            # Of what is not there, a reset is not answered at all.
+            # First, because a server does not answer a reset of a consumer that does not exist.
             await self._refuse_paused()
         except ApiError as error:
             if error.err_code != NO_SUCH_CONSUMER:
@@ -223,7 +223,7 @@ class PolicyFeed:
         return await request_json(self._client, subject, body, ConsumerInfo, deadline=REQUEST_DEADLINE)
 
     async def _next(self) -> tuple[int, int, ScopedRevision | None] | None:
-        """Wait for one message: its consumer sequence, how many wait behind it, and what it says; None: none came."""
+        """Wait for a message; return its consumer sequence, the pending count and its revision, None if none came."""
         body = msgspec.json.encode({"batch": 1, "expires": int(PULL_EXPIRES * 1e9)})
         subject = f"{self._prefix}.MSG.NEXT.{self._consumer}"
         message = await self._answer(subject, body)
@@ -243,7 +243,7 @@ class PolicyFeed:
         )
 
     async def _answer(self, subject: str, body: bytes) -> Msg:
-        """Wait for an answer, no longer than the connection stays the same."""
+        """Return the answer; raise _Lost if the connection changes meanwhile."""
         if not self._client.is_connected:
             raise _Lost("the connection is down")
         try:
@@ -259,7 +259,7 @@ class PolicyFeed:
     async def _arrive(self, message: Msg) -> None:
         self._arrived.put_nowait(message)
 
-    def _say(self, phase: PolicyPhase, reason: str = "") -> None:
+    def _report_phase(self, phase: PolicyPhase, reason: str = "") -> None:
         if phase is PolicyPhase.FOLLOWING or self._is_known:
             self._is_known = True
             self._report(phase, reason)

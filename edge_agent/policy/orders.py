@@ -1,4 +1,4 @@
-"""Work out what the hub's policy means for one stream block, beside what its settings say. No I/O.
+"""Effect of the hub's policy on one stream block, on top of its settings. No I/O.
 
 A revision that contradicts the settings, or a revision for a larger scope, is refused as a whole and reported; the rest
 holds. So the thresholds are a function of the settings and of the revisions.
@@ -36,7 +36,7 @@ def apply_revision(draft: BlockDraft, revision: Revision, revisions: PolicyRevis
 
 
 class Effective(msgspec.Struct, frozen=True):
-    """What holds. ``origins`` names the scope of each threshold that is the hub's; ``refused`` says what is not."""
+    """The thresholds in effect. ``origins``: the scope of each one from the hub; ``refused``: messages on refusals."""
 
     settings: PolicySettings
     origins: dict[str, str] = {}
@@ -47,14 +47,14 @@ class Effective(msgspec.Struct, frozen=True):
 
 
 class OrderSource(Protocol):
-    """Where the revisions of one site come from, in their order."""
+    """Source of the revisions of one site, in their order."""
 
     def orders(self) -> list[ScopedRevision]:
-        """Give all revisions that are known."""
+        """Return all revisions read so far."""
 
 
 def effective(block_id: BlockId, block: StreamSettings, revisions: PolicyRevisions) -> Effective:
-    """Lay the hub's thresholds over a block's settings, the larger scope first."""
+    """Return a block's thresholds: its settings, overlaid with the hub's, the larger scope first."""
     holds, refused = block.policy, []
     origins: dict[str, str] = {}
     for scope, thresholds in revisions.thresholds_of(block_id):
@@ -70,7 +70,7 @@ def effective(block_id: BlockId, block: StreamSettings, revisions: PolicyRevisio
 
 
 class PolicyOrders:
-    """What one block is yet to be told. ``report`` is called with what is refused, and "" where nothing is."""
+    """The revisions that one block has not applied. ``report`` is called with the refusals, "" if there are none."""
 
     def __init__(
         self, block_id: BlockId, block: StreamSettings, source: OrderSource, report: Callable[[str], None]
@@ -84,11 +84,11 @@ class PolicyOrders:
         return holds.policy(revisions)
 
     def inputs(self, state: BlockState) -> Iterator[Callable[[BlockDraft], bool]]:
-        """Give what drafts of ``state`` are to be given, one for each revision that the block has not taken."""
+        """Yield the inputs for drafts of ``state``, one for each revision that the block has not applied."""
         revisions, began_at = state.revisions, state.position.incarnation.epoch_ms * 1000
-        orders, (known, count, known_revisions) = self._source.orders(), self._taken
-        if orders is known and len(orders) == count and revisions == known_revisions:
-            # Asked for between any two batches, and revisions of years may be known.
+        orders, (applied, count, applied_revisions) = self._source.orders(), self._taken
+        if orders is applied and len(orders) == count and revisions == applied_revisions:
+            # Called between any two batches, with the revisions of years.
             return
         block = Scope(self._block_id.region, self._block_id.site, self._block_id.block)
         for scope, revision in orders:
