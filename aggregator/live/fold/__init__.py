@@ -1,1 +1,1 @@
-"""Fold the archive into what every sender, block and site is, and look at it as of an instant. Pure."""
+"""Fold the archive into the state of every sender, block and site, and view that state at an instant. Pure."""

@@ -1,4 +1,4 @@
-"""Name what a fold takes and gives: the archive's messages, and what of them the store is to keep."""
+"""Input and output of a fold: the archive's messages, and the changes that the store keeps."""
 
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum, auto
@@ -51,9 +51,9 @@ class Archived(NamedTuple):
 
 
 class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """An advisory as the sender's story keeps it; ``previous`` is the archive sequence of the one before it.
+    """An advisory in a sender's story; ``previous`` is the archive sequence of the sender's advisory before it.
 
-    ``kind_rank`` stands for the kind, ``place_rank`` orders what was told of one instant.
+    ``kind_rank`` is the index of the kind in ``KINDS``; ``place_rank`` orders advisories of one instant.
     """
 
     sequence: int
@@ -72,7 +72,7 @@ class StoryEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def kind(self) -> AdvisoryKind:
-        """Give its kind."""
+        """The kind of the advisory."""
         return KINDS[self.kind_rank]
 
     def counts(self, silent: Mapping[str, int]) -> bool:
@@ -116,11 +116,11 @@ def place_rank(said: AdvisoryBody, last_seen: int, at: int) -> int:
 
 
 History = Callable[[int], StoryEntry | None]
-"""Gives an entry, by its archive sequence; None where it is kept no more."""
+"""Returns an entry by its archive sequence; None if it is no longer stored."""
 
 
 class Revision(msgspec.Struct, frozen=True):
-    """A revision of the policy that says something of senders: who gave it, when, to whom, and what."""
+    """A revision of the policy that concerns senders: its scope, instant, author and order."""
 
     stream_created_at: int
     revision: int
@@ -131,9 +131,9 @@ class Revision(msgspec.Struct, frozen=True):
 
 
 class Changes:
-    """What a fold has changed, for the store and for whoever watches.
+    """The changes that a fold has made, for the store and for subscribers.
 
-    Who was forgotten is named by number and by the last advisory stored; the number may be another's by now.
+    ``forgotten`` has the number and the last stored advisory of each removed sender; the number may be in use again.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,15 @@
-"""Fold the hub's archive into what every sender, block and site is now. Pure: no clock, no I/O.
+"""Fold of the hub's archive into the current state of every sender and block. Pure: no clock, no I/O.
 
-Rules. The state is a function of the archive's messages up to a position, in the archive's order: how they are cut
-into batches, and what comes twice, changes nothing. A sender is what its last advisory says, in the order of the
-tables: by (at, rank of kind, event id); instants count as ``lakehouse/derive/coverage/believed_times.py`` says. A
-sender that the last of a block's stores (``archive/stores.py``) has not announced is unknown; so is, until
-``unheard_until``, one that its stream had ceased to take. Whoever was retired, and told of no more for ``KEPT``, is
-forgotten, but not where two agents spoke at once. How far a block is known is ``coverage.py``'s.
+Invariants:
+- The state is a function of the archive's messages up to a position, in the archive's order. Batch limits and
+  duplicates change nothing.
+- A sender's state is that of its last advisory in the order of the tables: (at, rank of kind, event id). Instants are
+  those that ``records/judge.py`` believes.
+- A sender is unknown if the last of its block's stores (``archive/stores.py``) has not announced it, or, until
+  ``unheard_until``, if its stream had stopped accepting its registrations.
+- A retired sender without an advisory for ``KEPT`` is removed, unless two agents have reported for its block at once.
 
-What is up *now* depends on what is known now: ``view.py`` looks at the state as of an instant.
+``coverage.py`` decides how far a block is covered, ``view.py`` derives the state as of an instant.
 """
 
 import heapq
@@ -58,23 +60,23 @@ from shared.wire import PAIR_ALONE, STOPPING, Watermark
 _STEP = 16
 """Messages in one step of ``take``, at most."""
 _AHEAD = -1
-"""The rank of what claims a time that the hub has not reached: it comes before all that is told later."""
+"""The rank of an advisory whose claimed instant the hub has not reached: it precedes every later advisory."""
 _SEQUENCE = attrgetter("sequence")
-_LOOKED_BACK = 64
-"""Of so many advisories of a sender, the last ones, it is known whether one that has their ordinal is one of them."""
+_COMPARED = 64
+"""An advisory whose ordinal has arrived before is compared with this number of the sender's last advisories."""
 _LONGEST_TEXT = 256
 _MOST_CONDITIONS = 16
 _LONGEST_CONDITION = 64
 KEPT = 90 * DAY
-"""For so long retired senders, advisories and gaps are kept, and each sender's last advisory: the tables have all."""
+"""Retired senders, superseded advisories and gaps are kept for this time; the tables keep them indefinitely."""
 
 
 class Fleet:
     """The state. ``sequence`` is the archive's last message in it, ``clock`` the hub's after that message.
 
-    ``steps`` are the steps back that the hub's clock has made up for, as far as a record may reach back. No message was
-    stamped later than ``stamped_through``. A block's number in ``versions`` rises with all that is told of the block or
-    of a sender in it. ``outdated`` names the blocks whose senders have an old state until ``rebuild_outdated``.
+    ``steps`` are the backward steps that the hub's clock has made up for, as far as a record may reach back.
+    ``stamped_through`` is the largest stamp of any message. ``versions`` counts the changes of each block and of the
+    senders in it. ``outdated`` has the blocks whose senders have an old state until ``rebuild_outdated``.
     """
 
     def __init__(self, choria_region: str = "", history: History = lambda _sequence: None) -> None:
@@ -160,7 +162,7 @@ class Fleet:
                 if change is Outdated.OTHER_AGENT_BELIEVED:
                     yield from self._rebuild_sender(sender, block, changes)
                 elif self.senders.word[sender] and (change.concerns_all or self.senders.state[sender] == LOST):
-                    self._set_state(sender, self._state(sender, is_known=self._is_announced(sender, block, changes)))
+                    self._set_state(sender, self._state(sender, announced=self._is_announced(sender, block, changes)))
                     changes.senders.add(sender)
                 yield
             del self.outdated[number]
@@ -178,9 +180,9 @@ class Fleet:
             yield
         self.senders.forget(sender)
         self._set_state(sender, 0)
-        is_known = any(block.is_of_latest_store(entry.incarnation, entry.sequence) for entry in counting)
+        announced = any(block.is_of_latest_store(entry.incarnation, entry.sequence) for entry in counting)
         for entry in reversed(counting):
-            self._apply(entry, event_key(entry.event_id), is_known=is_known)
+            self._apply(entry, event_key(entry.event_id), announced=announced)
             yield
         changes.senders.add(sender)
 
@@ -190,11 +192,11 @@ class Fleet:
         return self.clock.time
 
     def number_of(self, block_id: tuple[str, str, str]) -> int | None:
-        """Give the number of a block; None where nothing was told of it."""
+        """Return the number of a block; None if it has no record."""
         return self._numbers.get(block_id)
 
     def restore_block(self, block: Block) -> int:
-        """Add a block as it was stored, or a new one; give its number."""
+        """Add a stored or new block and return its number."""
         number = self._numbers[block.region, block.site, block.block] = len(self.blocks)
         self.site_blocks.add(block.region, block.site, block.block)
         self.blocks.append(block)
@@ -205,7 +207,7 @@ class Fleet:
         return number
 
     def restored(self) -> None:
-        """Count everybody, after blocks and senders were restored."""
+        """Count the senders after blocks and senders were restored."""
         senders = self.senders
         for sender, (block, state, name) in enumerate(zip(senders.block, senders.state, senders.names, strict=False)):
             if not name:
@@ -222,7 +224,7 @@ class Fleet:
         heapq.heapify(self._unheard)
 
     def check_invariants(self) -> None:
-        """Assert that counts and sets say what the columns say."""
+        """Raise AssertionError if counts or sets differ from the columns."""
         counts: list[list[int]] = [[0] * (LOST + 1) for _ in self.blocks]
         for sender in self.senders.numbers:
             block, state = self.senders.block[sender], self.senders.state[sender]
@@ -250,7 +252,7 @@ class Fleet:
         self.versions[number] += 1
         is_again, life, incarnation = False, None, said.incarnation or ""
         if said.ordinal is not None and said.incarnation is not None:
-            life = block.lives.get(incarnation) or self._begin_life(number, incarnation, archived_at)
+            life = block.lives.get(incarnation) or self._begin_incarnation(number, incarnation, archived_at)
             is_again = not life.hold(said.ordinal)
             if life.waiting:
                 self._settle(number, life.store, changes)
@@ -258,23 +260,23 @@ class Fleet:
         sender = members.get(said.value)
         if sender is None:
             if (is_again or rank != NEW_RANK) and self._may_be_forgotten(block, said.at_us):
-                # It may be of one who was forgotten.
+                # It may belong to a sender that was removed.
                 return
             sender = members[said.value] = senders.add(said.value, number)
             self.counts[number][0] += 1
         event_id, claimed = said.event_id, said.at_us
         event = event_key(event_id)
-        # Where two agents speak, which advisory is a sender's last depends on the one that is believed, and may be
-        # outdated here.
+        # Once two agents have reported for a block, a sender's last advisory depends on the agent that is believed, and
+        # this shortcut could compare with an outdated one.
         if not block.was_contested and senders.events[sender] == event:
             return
-        # Of nearly all, the claim holds: the general rule would cost a tenth of the fold.
+        # Nearly all claimed instants are in the past: the general rule would cost a tenth of the fold.
         holds, is_behind = claimed <= archived_at, self.clock.step is not None
         at, lead, is_ahead = (claimed, 0, False) if holds else believed(claimed, archived_at, is_behind)
-        # Also of a life that is known to be doubled: what comes once more, of a clock ahead, would come last.
-        if is_again and life is not None and self._was_told(sender, said, (block, life), changes, is_ahead=is_ahead):
+        # Also if the incarnation has duplicate ordinals: a repeated advisory of a clock ahead would become the last.
+        if is_again and life is not None and self._is_repeat(sender, said, (block, life), changes, is_ahead=is_ahead):
             return
-        # Of a new sender it is nearly always so.
+        # Nearly always true for a new sender.
         last_seen = at if said.last_seen_us == claimed == at else self._times.last_seen(said, at, lead)
         entry = StoryEntry(
             sequence, sender, senders.head[sender], rank, at, last_seen, archived_at, event_id, incarnation,
@@ -286,44 +288,47 @@ class Fleet:
         senders.head[sender] = sequence
         if not block.silent or entry.counts(block.silent):
             if self.outdated.get(number) is not Outdated.OTHER_AGENT_BELIEVED:
-                self._apply(entry, event, is_known=not block.latest_store or self._is_known(entry, block, changes))
+                self._apply(
+                    entry, event, announced=not block.latest_store or self._has_announced(entry, block, changes)
+                )
             if at > block.changed_at:
                 block.changed_at = at
 
-    def _apply(self, entry: StoryEntry, event: bytes, *, is_known: bool) -> None:
+    def _apply(self, entry: StoryEntry, event: bytes, *, announced: bool) -> None:
         """Set the state of a sender by an advisory, unless a later one has set it.
 
-        ``is_known``: the last of the block's stores has announced the sender.
+        ``announced``: the last of the block's stores has announced the sender.
         """
         senders, sender, at, rank, last_seen = self.senders, entry.sender, entry.at, entry.place_rank, entry.last_seen
-        word = entry.reported_state
-        told_at = at if word == UP else last_seen
-        word_before, floor = senders.word[sender], senders.floor[sender]
-        if word_before:
+        reported = entry.reported_state
+        heard_at = at if reported == UP else last_seen
+        reported_before, floor = senders.word[sender], senders.floor[sender]
+        if reported_before:
             rank_before, at_before = senders.rank[sender], senders.at[sender]
             # A sender's last advisory is nearly always its latest.
             is_last = (at, rank, event) > (at_before, rank_before, senders.events[sender])
             if not is_last and _AHEAD not in (rank, rank_before):
-                if told_at > floor:
-                    senders.floor[sender] = told_at
-                    senders.since[sender] = max(senders.since[sender], min(told_at, at_before))
+                if heard_at > floor:
+                    senders.floor[sender] = heard_at
+                    senders.since[sender] = max(senders.since[sender], min(heard_at, at_before))
                 return
-        senders.since[sender] = at if word == UP else entry.since(word_before, floor)
-        if told_at > floor:
-            senders.floor[sender] = told_at
+        senders.since[sender] = at if reported == UP else entry.since(reported_before, floor)
+        if heard_at > floor:
+            senders.floor[sender] = heard_at
         senders.at[sender], senders.rank[sender], senders.last_seen[sender] = at, rank, last_seen
-        senders.word[sender], senders.events[sender] = word, event
+        senders.word[sender], senders.events[sender] = reported, event
         if entry.unheard_until:
             senders.until[sender] = entry.unheard_until
             heapq.heappush(self._unheard, (entry.unheard_until, sender))
-            if len(self._unheard) > 2 * len(senders.until) + _LOOKED_BACK:
+            if len(self._unheard) > 2 * len(senders.until) + _COMPARED:
                 self._index_unheard()
         elif senders.until:
             senders.until.pop(sender, None)
-        self._set_state(sender, word if word != UNHEARD and is_known else self._state(sender, is_known=is_known))
+        is_plain = reported != UNHEARD and announced
+        self._set_state(sender, reported if is_plain else self._state(sender, announced=announced))
 
-    def _take_back(self, block: Block, life: Life, ordinal: int) -> None:
-        """Know less: what had vouched for a block counted an ordinal that two advisories have by now."""
+    def _withdraw_coverage(self, block: Block, life: Life, ordinal: int) -> None:
+        """Withdraw coverage by watermarks that count an ordinal which two advisories have."""
         if life.is_doubled(ordinal):
             return
         life.is_told_twice(ordinal)
@@ -334,23 +339,23 @@ class Fleet:
         if newest is not None:
             block.put_back = block.was_put_back(newest.store)
 
-    def _was_told(
+    def _is_repeat(
         self, sender: int, said: AdvisoryBody, of: tuple[Block, Life], changes: Changes, *, is_ahead: bool
     ) -> bool:
-        """Tell whether an advisory whose ordinal was there before is the same; where it is another, know less."""
+        """Return True if an advisory with an ordinal that has arrived before is repeated; else withdraw coverage."""
         earliest, at = None, said.at_us
-        for entry in islice(self.story(sender, changes), _LOOKED_BACK):
+        for entry in islice(self.story(sender, changes), _COMPARED):
             if entry.event_id == said.event_id:
                 return True
             earliest = entry
         is_cut = earliest is not None and (earliest.previous > 0 or self._may_be_forgotten(of[0], at))
-        # So far beyond the hub's time of it may have been what it claimed.
+        # The claimed instant of an advisory may exceed the hub's time of it by SKEW and a step of the hub's clock.
         steps = (step.length for step in (*self.steps, *([self.clock.step] if self.clock.step else ())))
         if is_cut and earliest is not None and at - SKEW - max(steps, default=0) < earliest.archived_at:
-            # It may be one of those that are kept or looked at no more, or of a life that was forgotten: who sends all
-            # again accuses nobody. What is ahead would come last once more.
+            # It may be one that is no longer stored or compared: an agent that sends everything again is not evidence
+            # of a duplicate ordinal. One that is ahead would become the last again.
             return is_ahead
-        self._take_back(*of, said.ordinal or 0)
+        self._withdraw_coverage(*of, said.ordinal or 0)
         return False
 
     def _may_be_forgotten(self, block: Block, at: int) -> bool:
@@ -371,7 +376,7 @@ class Fleet:
         )
 
     def story(self, sender: int, changes: Changes | None = None) -> Iterator[StoryEntry]:
-        """Give all that was told of a sender, the last first; what is not stored yet is in ``changes``."""
+        """Yield the advisories of a sender, the last first; those that are not stored yet are in ``changes``."""
         entries, head = changes.entries if changes is not None else [], self.senders.head[sender]
         while head:
             place = bisect_left(entries, head, key=_SEQUENCE)
@@ -382,7 +387,7 @@ class Fleet:
             yield entry
             head = entry.previous
 
-    def _is_known(self, entry: StoryEntry, block: Block, changes: Changes) -> bool:
+    def _has_announced(self, entry: StoryEntry, block: Block, changes: Changes) -> bool:
         """Return True if the last of a block's stores has announced the sender of ``entry``."""
         if block.is_of_latest_store(entry.incarnation, entry.sequence):
             return True
@@ -398,15 +403,15 @@ class Fleet:
         since = takewhile(lambda entry: entry.sequence >= block.latest_since, self.story(sender, changes))
         return any(
             entry.counts(block.silent) and block.is_of_latest_store(entry.incarnation, entry.sequence)
-            for entry in islice(since, _LOOKED_BACK)
+            for entry in islice(since, _COMPARED)
         )
 
-    def _state(self, sender: int, *, is_known: bool) -> int:
+    def _state(self, sender: int, *, announced: bool) -> int:
         """Return the state of a sender by its last advisory."""
-        word = self.senders.word[sender]
-        if word == UNHEARD:
+        reported = self.senders.word[sender]
+        if reported == UNHEARD:
             return UNHEARD if self.senders.until.get(sender, 0) > self.known_through else RETIRED
-        return word if word == RETIRED or is_known else LOST
+        return reported if reported == RETIRED or announced else LOST
 
     def _set_state(self, sender: int, state: int) -> None:
         senders = self.senders
@@ -467,8 +472,8 @@ class Fleet:
         if forgotten:
             changes.senders -= forgotten.keys()
             changes.entries = [entry for entry in changes.entries if entry.sender not in forgotten]
-            for sender, last_told in forgotten.items():
-                head = last_told
+            for sender, last_entry in forgotten.items():
+                head = last_entry
                 while head in unstored:
                     head = unstored[head].previous
                 changes.forgotten.append((sender, head))
@@ -478,15 +483,15 @@ class Fleet:
         if number is None or isinstance(said, QuarantineReason):
             return
         block = self.blocks[number]
-        life = block.lives.get(said.incarnation) or self._begin_life(number, said.incarnation, archived_at)
-        # A run of an agent sends what it claims in its order.
+        life = block.lives.get(said.incarnation) or self._begin_incarnation(number, said.incarnation, archived_at)
+        # One run of an agent sends its watermarks in the order of the instants that they claim.
         is_again = block.boot_id == said.boot_id[:_LONGEST_TEXT] and said.observed_through_us <= life.claimed_through
         last_at = min(archived_at, life.last.through) if is_again and life.last else archived_at
         through, lead, _ = believed(said.observed_through_us, last_at, self.clock.step is not None)
         since = self._times.since(said, through, lead)
         condition = "" if said.condition is UNSET else said.condition[:_LONGEST_TEXT]
         block.boot_id, block.version = said.boot_id[:_LONGEST_TEXT], said.version[:_LONGEST_TEXT]
-        # One that is sent again, late, says nothing of now; one that repeats the last does.
+        # A watermark that is sent again late does not describe the present; one that repeats the last does.
         is_newest = through >= max((each.last.through for each in block.lives.values() if each.last), default=0)
         if is_newest or not block.agent:
             block.agent = said.agent[:_LONGEST_TEXT]
@@ -497,7 +502,7 @@ class Fleet:
             if is_newest:
                 conditions = () if said.conditions is UNSET else said.conditions
                 block.conditions = tuple(name[:_LONGEST_CONDITION] for name in conditions[:_MOST_CONDITIONS])
-                # By the hub's time, and anew after a silence: of that, what a watermark vouches for says nothing.
+                # By the hub's time, and from the start after a silence: coverage says nothing of the pair.
                 goes_on = block.alone_since and archived_at - block.heard_at <= said.stale_after
                 since_now = block.alone_since if goes_on else archived_at
                 block.alone_since = since_now if PAIR_ALONE in conditions else 0
@@ -505,9 +510,9 @@ class Fleet:
         changes.blocks.add(number)
         self.versions[number] += 1
         if condition and life.last is not None and said.observed_through_us <= life.claimed_through:
-            # It is no word about the stream: the tables, too, know the first of its kind alone.
+            # A repeated watermark reports nothing of the stream: the tables also keep only the first of its kind.
             return
-        # An older agent in the place of one that had begun the store does not name it.
+        # An older release of the agent does not name the store that a newer one began before it.
         life.store = max(life.store, store_of(said))
         life.since = min(life.since or since, since)
         life.first_archived_at = life.first_archived_at or archived_at
@@ -522,25 +527,25 @@ class Fleet:
         self._settle(number, life.store, changes)
         block.put_back = block.was_put_back(life.store)
         if is_late:
-            self._know_less(block, through)
+            self._contest_coverage(block, through)
         found = contests_of(block) if len(block.lives) > 1 else []
         if found or block.latest_store or any(each.store != life.store for each in block.lives.values()):
             self._follow_stores(number, found)
         if found or block.silent:
             self._contest(number, found)
 
-    def _know_less(self, block: Block, since: int) -> None:
-        """Call contested what vouched until another life's late mark showed that advisories lack of it."""
+    def _contest_coverage(self, block: Block, since: int) -> None:
+        """Mark coverage as contested that a late watermark of another incarnation has withdrawn."""
         known = known_until(block, self.steps)
         if known < block.known_until:
             block.contested_from, block.contested_until = since, block.known_until
             block.known_until, block.known_since = known, min(block.known_since, known)
 
     def _contest(self, number: int, found: list[contests.Contest]) -> None:
-        """Note when two agents spoke for a block at once; the block is outdated if another one is believed now."""
+        """Record contests of two agents for a block; the block is outdated if another agent is believed now."""
         block = self.blocks[number]
         block.was_contested = True
-        # A contest is over without a trace where another incarnation turns out to have gone on for longer.
+        # A contest disappears if another incarnation proves to have continued for longer.
         ends = [(each.ended_at, each.started_at) for each in found]
         block.contested_until, block.contested_from = max(ends, default=(0, 0))
         silent = {each.incarnation: each.since for each in sorted(contests.silences(found), reverse=True)}
@@ -548,7 +553,7 @@ class Fleet:
             block.silent = silent
             self.outdated[number] = Outdated.OTHER_AGENT_BELIEVED
 
-    def _begin_life(self, number: int, incarnation: str, archived_at: int) -> Life:
+    def _begin_incarnation(self, number: int, incarnation: str, archived_at: int) -> Life:
         block = self.blocks[number]
         life = block.begin_life(incarnation, archived_at, self.sequence)
         if block.latest_store:
@@ -556,7 +561,7 @@ class Fleet:
         return life
 
     def _follow_stores(self, number: int, found: list[contests.Contest]) -> None:
-        """Find the last of a block's stores; the block is outdated if another one, or more of it, is known now."""
+        """Find the last of a block's stores; the block is outdated if it is another one, or has more incarnations."""
         block = self.blocks[number]
         before = block.follow_stores(found)
         if change := Outdated.of_stores(before, block.latest_store):

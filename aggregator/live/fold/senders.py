@@ -1,4 +1,4 @@
-"""Keep what is told of each sender in columns: a million of them take a fraction of what objects would. Pure."""
+"""State of each sender, in columns: a million senders take a fraction of the memory of objects. Pure."""
 
 import heapq
 from array import array
@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any
 
 UP, STALE, RETIRED, UNHEARD, LOST = range(1, 6)
-"""What a sender is by what was told: UNHEARD and LOST are unknown for reasons of its own (``api.UnknownReason``)."""
+"""States of a sender. UNHEARD and LOST are unknown for a reason of the sender's own (``api.UnknownReason``)."""
 LIVING = frozenset((UP, STALE, UNHEARD, LOST))
 
 WIDTH = 13
@@ -17,9 +17,9 @@ _GROWTH = 4_096
 
 
 class Senders:
-    """Columns by number: a sender keeps the number that it got when it was first told of, until it is removed.
+    """Columns by number: a sender keeps its number from its first record until it is removed.
 
-    The number of one that was removed is the next one's; its name is "" meanwhile.
+    The number of a removed sender goes to the next new one; until then its name is "".
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Senders:
         return len(self.names) - len(self._free)
 
     def add(self, name: str, block: int) -> int:
-        """Number a sender of which nothing is known yet."""
+        """Add a sender without a state and return its number."""
         if self._free:
             sender = heapq.heappop(self._free)
             self.names[sender] = name
@@ -58,7 +58,7 @@ class Senders:
         return sender
 
     def remove(self, sender: int) -> None:
-        """Forget a sender: nothing is left of it."""
+        """Clear all columns of a sender and free its number."""
         for column in self._columns:
             column[sender] = 0
         self.names[sender], self.events[sender] = "", b""
@@ -67,7 +67,7 @@ class Senders:
 
     @property
     def numbers(self) -> list[int]:
-        """Give the numbers of all senders."""
+        """The numbers of all senders."""
         return [sender for sender, name in enumerate(self.names) if name]
 
     @property
@@ -77,21 +77,21 @@ class Senders:
         )  # fmt: skip
 
     def forget(self, sender: int) -> None:
-        """Forget what was told of a sender, but for its story."""
+        """Clear the state of a sender, but keep its story."""
         self.word[sender] = self.rank[sender] = 0
         self.at[sender] = self.last_seen[sender] = self.since[sender] = self.floor[sender] = 0
         self.events[sender] = b""
         self.until.pop(sender, None)
 
     def records(self, senders: Sequence[int]) -> list[Any]:
-        """Give all of some senders, one behind the other: ``WIDTH`` columns of the table ``sender``, in its order."""
+        """Return the rows of ``senders`` as one flat list, ``WIDTH`` columns of the table ``sender`` for each."""
         columns: tuple[Any, ...] = (
             self.block, self.names, self.state, self.word, self.rank, self.at, self.last_seen, self.since, self.floor,
             self.events, self.head,
         )  # fmt: skip
         values: list[Any] = [0] * (WIDTH * len(senders))
         values[::WIDTH] = senders
-        # Of one, itemgetter gives no tuple.
+        # An itemgetter with one index does not return a tuple.
         picked = itemgetter(*senders) if len(senders) > 1 else lambda column: [column[sender] for sender in senders]
         for place, column in enumerate(columns, start=1):
             values[place::WIDTH] = picked(column)
@@ -117,7 +117,7 @@ class Senders:
         self._room = len(self.names)
 
     def _filled(self, records: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Fill the places of numbers that are nobody's, and note that they are free."""
+        """Return ``records`` with an empty row for each unused number, and add these to the free numbers."""
         following, filled = len(self.names), list[tuple[Any, ...]]()
         for record in records:
             free = range(following, record[0])
@@ -129,7 +129,7 @@ class Senders:
 
 
 def event_key(event_id: str) -> bytes:
-    r"""Give 16 bytes that identify an advisory and sort as its id does.
+    r"""Return 16 bytes that identify an advisory and sort as its id does.
 
     >>> event_key("00ff" * 8).hex(), event_key("plain-1")
     ('00ff00ff00ff00ff00ff00ff00ff00ff', b'plain-1\x00\x00\x00\x00\x00\x00\x00\x00\x00')

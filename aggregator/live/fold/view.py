@@ -1,9 +1,9 @@
-"""Look at the folded state as of an instant of the hub's time: what is known now, why the rest is not, what is planned.
+"""The folded state as of an instant of the hub's time: current states, reasons for unknown, planned maintenance.
 
-A block whose vouched time ends longer than ``unknown_after`` before what the hub has heard of its region is unknown,
-whatever its last advisories said; the observer's own faults (the hub, a region's source) are named before the site's.
-Of a block that is gone nobody is expected any more: all its senders were retired, or an operator has closed it (a
-maintenance without an end). Pure: the instant is an argument.
+A block is unknown if its coverage ends more than ``unknown_after`` before the instant up to which the hub has received
+the records of its region, whatever the last advisories report. A fault of the observer (the hub, a region's source)
+takes precedence over a fault of the site. No sender is expected in a block that is gone: all its senders were retired,
+or an operator has closed it (a maintenance without an end). Pure: the instant is an argument.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ from aggregator.records.judge import SKEW
 from shared.instants import LATEST, format_duration
 from shared.policy import CancelMaintenance, DeclareMaintenance, Scope
 
-_TOLD = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
+_SHOWN = {UP: State.UP, STALE: State.STALE, RETIRED: State.RETIRED, UNHEARD: State.UNKNOWN, LOST: State.UNKNOWN}
 _OWN_REASONS = {UNHEARD: UnknownReason.UNHEARD, LOST: UnknownReason.LOST_STORE}
 _BY_CONDITION = {
     "stream_not_storing": UnknownReason.NOT_STORED,
@@ -39,12 +39,12 @@ _BY_CONDITION = {
     "clock_ahead": UnknownReason.CLOCK,
     "standing_still": UnknownReason.CLOCK,
 }
-"""What an agent's condition (docs/reference/conditions.md) makes of its block; all others keep it from reading."""
+"""The reason for each agent condition (docs/reference/conditions.md); all other conditions mean NOT_READ."""
 _TROUBLE = {state: place for place, state in enumerate(State)}
 
 
 class Source(msgspec.Struct, frozen=True):
-    """How the archive gets what a region's stream holds; ``silent_us`` -1: it never did."""
+    """The archive's source of one region; ``silent_us``: time since its last contact, -1 if there was none."""
 
     lag: int = 0
     silent_us: int = 0
@@ -52,10 +52,10 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Sourcing(msgspec.Struct, frozen=True):
-    """What the hub says of the archive: its last message, its own time, and each region's source.
+    """The hub's report of the archive: its last message, the hub's time, and the source of each region.
 
     ``caught_up_at`` is the hub's time when the feed had last read everything. While the hub's clock is ``behind`` the
-    largest stamp in the archive, ``now`` goes on from before by the service's own clock.
+    largest stamp in the archive, ``now`` continues by the service's own clock.
     """
 
     archive_sequence: int = 0
@@ -66,13 +66,13 @@ class Sourcing(msgspec.Struct, frozen=True):
 
 
 SiteVersion: TypeAlias = list[tuple[int, UnknownReason | None]]
-"""Of each of a site's blocks: the fleet's version of it, and why it is unknown."""
+"""For each block of a site: the fleet's version of the block, and the reason why it is unknown."""
 
 
 class View:
-    """The state as of ``sourcing.now``. Blocks go by their numbers; ``unknown_after`` is in microseconds.
+    """The state as of ``sourcing.now``. Blocks are identified by number; ``unknown_after`` is in microseconds.
 
-    What the view ``before`` showed of a site is shown again where nothing was told of it since.
+    The view of a site is taken from the view ``before`` if the site has not changed since.
     """
 
     def __init__(self, fleet: Fleet, sourcing: Sourcing, unknown_after: int, before: "View | None" = None) -> None:
@@ -84,35 +84,35 @@ class View:
         self._sites: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, block in enumerate(fleet.blocks):
             self._sites[block.region, block.site].append(number)
-        goes_on = before is not None and before.fleet is fleet and before.planned == self.planned
+        continues = before is not None and before.fleet is fleet and before.planned == self.planned
         self.seen_sites: dict[tuple[str, str], tuple[SiteVersion, SiteView]] = (
-            before.seen_sites if before is not None and goes_on else {}
+            before.seen_sites if before is not None and continues else {}
         )
 
     @property
     def judged_until(self) -> int:
-        """The hub's time until which its sites can be judged: it has read everything, by a clock that is right."""
+        """The hub's time until which sites can be judged: everything up to it was read, by a clock that was right."""
         read_until = self.sourcing.caught_up_at
         return min(read_until, self.fleet.known_through) if self.sourcing.behind else read_until
 
     @property
     def block_count(self) -> int:
-        """Count the blocks that are looked at: those with lower numbers. More may have been told of since."""
+        """The number of blocks in this view; blocks with higher numbers joined the fleet later."""
         return len(self._reasons)
 
     def reason(self, number: int) -> UnknownReason | None:
-        """Say why a block is unknown; None where it is known."""
+        """Return why a block is unknown; None if it is known."""
         return self._reasons[number]
 
     def maintenance(self, number: int) -> Maintenance | None:
-        """Give the maintenance in which all of a block is: that which ends last."""
+        """Return the maintenance of a whole block; of several, the one that ends last."""
         block = self.fleet.blocks[number]
         scopes = Scope(block.region), Scope(block.region, block.site), Scope(block.region, block.site, block.block)
         whole = (each for scope in scopes for each in self.planned.get(scope, ()) if not each.senders)
         return max(whole, key=lambda each: each.ended_at_us, default=None)
 
     def is_closed(self, region: str, site: str = "") -> bool:
-        """Tell whether an operator has closed all of a region or site; so are those of which nothing is told."""
+        """Return True if an operator has closed a whole region or site, whether or not it ever sent a record."""
         return any(
             maintenance.ended_at_us >= LATEST and not maintenance.senders
             for scope in (Scope(region), Scope(region, site))
@@ -120,18 +120,18 @@ class View:
         )
 
     def closing(self, number: int) -> Maintenance | None:
-        """Give the order that has closed a block."""
+        """Return the order that has closed a block; None if it is open."""
         found = self.maintenance(number)
         return found if found is not None and found.ended_at_us >= LATEST else None
 
     def is_gone(self, number: int) -> bool:
-        """Tell whether nobody is expected in a block any more."""
-        told, forgotten = self.fleet.counts[number], self.fleet.blocks[number].forgotten_count
-        were_retired = (told[RETIRED] or forgotten) and not any(told[state] for state in LIVING)
+        """Return True if no sender is expected in a block any more."""
+        stored, forgotten = self.fleet.counts[number], self.fleet.blocks[number].forgotten_count
+        were_retired = (stored[RETIRED] or forgotten) and not any(stored[state] for state in LIVING)
         return bool(were_retired) or self.closing(number) is not None
 
     def planned_senders(self, number: int) -> dict[str, Maintenance]:
-        """Give the senders of a block that are in maintenance by name."""
+        """Return the maintenance of each sender of a block that is named in one, by the sender's name."""
         if not self.planned:
             return {}
         block = self.fleet.blocks[number]
@@ -141,38 +141,38 @@ class View:
         return {name: each for each in planned for name in each.senders if name in members}
 
     def counts(self, number: int) -> Counts:
-        """Count a block's senders by the state in which they are shown."""
-        told = self.fleet.counts[number]
-        living = told[UP] + told[STALE] + told[UNHEARD] + told[LOST]
+        """Return the counts of a block's senders by the state in which they are shown."""
+        stored = self.fleet.counts[number]
+        living = stored[UP] + stored[STALE] + stored[UNHEARD] + stored[LOST]
         maintenance = self.maintenance(number)
         if maintenance is not None:
             if maintenance.ended_at_us >= LATEST:
-                return Counts(retired=living + told[RETIRED])
-            return Counts(maintenance=living, retired=told[RETIRED])
+                return Counts(retired=living + stored[RETIRED])
+            return Counts(maintenance=living, retired=stored[RETIRED])
         planned = [self.fleet.members[number][name] for name in self.planned_senders(number)]
         states = [self.fleet.senders.state[sender] for sender in planned]
         in_maintenance = sum(state in LIVING for state in states)
         if self._reasons[number] is not None:
-            return Counts(unknown=living - in_maintenance, maintenance=in_maintenance, retired=told[RETIRED])
+            return Counts(unknown=living - in_maintenance, maintenance=in_maintenance, retired=stored[RETIRED])
         return Counts(
-            up=told[UP] - states.count(UP),
-            stale=told[STALE] - states.count(STALE),
-            unknown=told[UNHEARD] + told[LOST] - states.count(UNHEARD) - states.count(LOST),
+            up=stored[UP] - states.count(UP),
+            stale=stored[STALE] - states.count(STALE),
+            unknown=stored[UNHEARD] + stored[LOST] - states.count(UNHEARD) - states.count(LOST),
             maintenance=in_maintenance,
-            retired=told[RETIRED],
+            retired=stored[RETIRED],
         )
 
     def shown(self, number: int, state: int, name: str) -> tuple[State, UnknownReason | None]:
-        """Say how a sender is shown of which ``state`` was told, and why it is unknown."""
+        """Return the state in which a sender with the stored ``state`` is shown, and why it is unknown."""
         if state == RETIRED or self.closing(number) is not None:
             return State.RETIRED, None
         if self.maintenance(number) is not None or name in self.planned_senders(number):
             return State.MAINTENANCE, None
         reason = self._reasons[number] or _OWN_REASONS.get(state)
-        return (State.UNKNOWN, reason) if reason is not None else (_TOLD[state], None)
+        return (State.UNKNOWN, reason) if reason is not None else (_SHOWN[state], None)
 
     def stored_states(self, number: int, shown: State) -> frozenset[int]:
-        """Say which states must have been told of senders of a block that are shown so, named maintenance aside."""
+        """Return the stored states of the senders that are ``shown`` so, apart from maintenance that names senders."""
         if self.closing(number) is not None:
             return LIVING | {RETIRED} if shown is State.RETIRED else frozenset()
         if shown is State.RETIRED:
@@ -183,37 +183,37 @@ class View:
             return LIVING if self.planned_senders(number) else frozenset()
         if self._reasons[number] is not None:
             return LIVING if shown is State.UNKNOWN else frozenset()
-        return frozenset(told for told, state in _TOLD.items() if state is shown)
+        return frozenset(stored for stored, state in _SHOWN.items() if state is shown)
 
     @cached_property
     def sites(self) -> list[SiteView]:
-        """Give every site, in the order in which it was first told of."""
+        """All sites, in the order of their first records."""
         return [self.site(*name) for name in self._sites]
 
     @property
     def site_names(self) -> list[tuple[str, str]]:
-        """Give region and site of each."""
+        """The region and the name of each site."""
         return list(self._sites)
 
     def numbers_of(self, region: str, site: str) -> list[int]:
-        """Give the numbers of a site's blocks; none where nothing was told of it."""
+        """Return the numbers of a site's blocks; an empty list if it never sent a record."""
         return self._sites.get((region, site), [])
 
     def version_of(self, region: str, site: str) -> SiteVersion:
-        """Give what all that is shown of a site depends on, beside the standing maintenance."""
+        """Return everything on which the view of a site depends, except for current maintenance."""
         return [(self.fleet.versions[number], self._reasons[number]) for number in self.numbers_of(region, site)]
 
     def site(self, region: str, site: str) -> SiteView:
-        """Give one site; raise KeyError where nothing was told of it. Not to be called while another thread folds."""
+        """Return one site; raise KeyError if it never sent a record. Not to be called while another thread folds."""
         version = self.version_of(region, site)
         if not version:
             raise KeyError((region, site))
         shown = self.seen_sites.get((region, site))
         if shown is None or shown[0] != version:
-            shown = self.seen_sites[region, site] = version, self._looked_at(region, site)
+            shown = self.seen_sites[region, site] = version, self._compute_site(region, site)
         return shown[1]
 
-    def _looked_at(self, region: str, site: str) -> SiteView:
+    def _compute_site(self, region: str, site: str) -> SiteView:
         numbers = self.numbers_of(region, site)
         blocks = tuple(self.block(number) for number in numbers)
         counts = Counts()
@@ -248,7 +248,7 @@ class View:
         )
 
     def block(self, number: int) -> BlockView:
-        """Give one block."""
+        """Return one block."""
         block = self.fleet.blocks[number]
         return BlockView(
             block=block.block,
@@ -270,7 +270,7 @@ class View:
 
     @cached_property
     def whole(self) -> FleetView:
-        """Give the whole fleet."""
+        """The whole fleet."""
         regions: dict[str, list[int]] = {}
         total = Counts()
         by_region: dict[str, Counts] = {}
@@ -346,7 +346,8 @@ class View:
         if self._is_source_behind(block.region):
             is_late = self.now - block.watched_until > self.unknown_after
             return UnknownReason.REGION_BEHIND if is_late else contested
-        # Whoever is blind for a moment, and not yet for so long that it is named, accuses nobody behind it.
+        # A source that is silent for less than ``unknown_after`` is not a fault. Its silence must not count against the
+        # agents behind it, so blocks are measured up to the source's last contact.
         source = self.sourcing.sources.get(block.region, Source())
         heard_through = min(self.sourcing.caught_up_at, self.now - source.silent_us)
         if heard_through - block.watched_until <= self.unknown_after:
@@ -375,7 +376,7 @@ def _reason_at_site(block: Block) -> UnknownReason:
 
 
 def current_maintenance(fleet: Fleet, now: int) -> dict[Scope, list[Maintenance]]:
-    """Give, by whom it is for, the maintenance that is declared for ``now`` and that nobody took back."""
+    """Return the maintenance that is in force at ``now`` and was not cancelled, by scope."""
     found: dict[Scope, list[Maintenance]] = defaultdict(list)
     cancelled = cancellations(fleet)
     for key, each in fleet.revisions.items():
@@ -399,7 +400,7 @@ def cancellations(fleet: Fleet) -> dict[tuple[int, int], Revision]:
 
 
 def maintenance_of(declared: Revision, order: DeclareMaintenance, cancelled: Revision | None = None) -> Maintenance:
-    """Return a maintenance as the API shows it; ``cancelled`` is the revision that takes it back."""
+    """Return a maintenance as the API shows it; ``cancelled`` is the revision that cancels it."""
     return Maintenance(
         revision=declared.revision,
         scope=str(declared.scope),
@@ -424,10 +425,10 @@ def _state_of(counts: Counts, *, is_unknown: bool, in_maintenance: bool) -> Stat
 
 
 def state_shown(state: int) -> State:
-    """Say in the service's words what was told of a sender."""
-    return _TOLD[state]
+    """Return the state of the API for a stored state."""
+    return _SHOWN[state]
 
 
 def by_trouble(site: SiteView) -> tuple[int, int, str, str]:
-    """Order sites: the worst first, among those the ones with the most senders in trouble."""
+    """Return the sort key of a site: the worst state first, then the most senders that are stale or unknown."""
     return _TROUBLE[site.state], -(site.counts.stale + site.counts.unknown), site.region, site.site
