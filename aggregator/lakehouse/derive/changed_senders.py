@@ -1,9 +1,9 @@
-"""Bring the lives of senders up to date with new advisories, at the cost of the senders that these are about.
+"""Incremental update of senders' intervals, at the cost of the senders that new advisories name.
 
-Rules. A sender whose new advisories all come after the one that its going-on interval rests on is continued from that
-interval. A sender without one, of whom the first new advisory opens an episode, is born, unless an older advisory was
-said to come after, it was to be unheard for longer, or another store followed the one that announces it. All others
-(late history, stores that were lost, claims of times to come) are read anew from their first advisory on.
+A sender whose new advisories all come after the one that its open interval rests on is continued from that interval. A
+sender without an open interval whose first new advisory opens an episode is born, unless an older advisory of it is
+ordered after that one, its last episode ended later as unheard, or a later store followed the one that announces it.
+All others (late history, stores that were lost, claims of future times) are recomputed from their first advisory.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ from aggregator.lakehouse.derive.intervals.episodes import (
     BLOCK,
     SENDER,
     UNKNOWN,
-    going_on_reports,
+    open_reports,
     place,
     reports,
     sender_intervals,
@@ -32,11 +32,11 @@ from aggregator.lakehouse.warehouse.layout import Days, selected, whole_files
 from shared.identifiers import AdvisoryKind
 
 _MOST_DAYS = 64
-"""Days that are looked for one by one."""
+"""The most days that are selected one by one; more are selected as one range by bucket."""
 
 
 class Turn(StrEnum):
-    """How a sender is brought up to date."""
+    """How a sender is updated."""
 
     CONTINUED = "continued"
     BORN = "born"
@@ -44,10 +44,10 @@ class Turn(StrEnum):
 
 
 class ChangedRows(NamedTuple):
-    """What to write: ``rows`` in the place of those ``where``; ``old`` and ``new`` are the lives that changed.
+    """Rows that replace those ``where``; ``old`` and ``new`` are the changed intervals before and after.
 
-    ``new`` is persisted, and ``old`` where it is small: they are used more than once. ``since`` is the day, counted
-    from 1970, on which the first of ``rows`` ends, None: in the last.
+    ``new`` is persisted, and ``old`` where it is small, because they are used more than once. ``since`` is the day,
+    counted from 1970, on which the first of ``rows`` ends; None means the last day.
     """
 
     rows: DataFrame
@@ -57,35 +57,35 @@ class ChangedRows(NamedTuple):
     since: int | None = None
 
 
-def goes_on() -> Column:
-    """Select the intervals that go on: a partition of their own."""
+def is_open() -> Column:
+    """Return the condition that an interval is open; open intervals are a partition of their own."""
     return f.col("ended_at").isNull()
 
 
-def turns(advisories: DataFrame, going_on: DataFrame) -> DataFrame:
-    """Say for each sender of the new ``advisories`` how to go on: (sender, ``turn``, ``first``: its place).
+def turns(advisories: DataFrame, open_intervals: DataFrame) -> DataFrame:
+    """Return how each sender of the new ``advisories`` is updated: (sender, ``turn``, ``first``: its place).
 
-    ``going_on`` has the rows of ``sender_intervals`` that go on.
+    ``open_intervals`` has the open rows of ``sender_intervals``.
     """
-    said = place()
+    order = place()
     begins = (f.col("kind") == AdvisoryKind.NEW) & ~f.col("rebuilt")
     first = advisories.groupBy(*SENDER).agg(
-        f.min(said).alias("first"), f.min_by(begins, said).alias("begins"), f.max("is_ahead").alias("is_ahead")
+        f.min(order).alias("first"), f.min_by(begins, order).alias("begins"), f.max("is_ahead").alias("is_ahead")
     )
-    # What is ahead has its place among all that was said of its sender.
+    # The place of an advisory that is ahead depends on all the advisories of its sender.
     turn = (
         f.when(f.col("is_ahead") | (f.col("basis") == AHEAD), Turn.RECOMPUTE)
         .when(f.col("rests_on").isNull(), f.when(f.col("begins"), Turn.BORN))
-        # Of two at one instant, what they claim decides, which an interval does not keep.
+        # Two advisories of one instant are ordered by their claimed instants, which an interval does not keep.
         .when((f.col("state") != UNKNOWN) & (f.col("rests_on") < f.col("first.occurred_at")), Turn.CONTINUED)
     )
     return first.join(
-        going_on.select(*SENDER, "state", "basis", f.col("advisory_at").alias("rests_on")), [*SENDER], "left"
+        open_intervals.select(*SENDER, "state", "basis", f.col("advisory_at").alias("rests_on")), [*SENDER], "left"
     ).select(*SENDER, "first", f.coalesce(turn, f.lit(Turn.RECOMPUTE)).alias("turn"))
 
 
-def blocks_of_changed(before: DataFrame | None, after: DataFrame | None) -> DataFrame | None:
-    """Return (region, site, block) with another order of stores ``after`` than ``before``; None if there is none."""
+def changed_blocks(before: DataFrame | None, after: DataFrame | None) -> DataFrame | None:
+    """Return (region, site, block) whose order of stores changed; None if there are none."""
     sides = [side.withColumn("step", f.lit(step)) for side, step in ((before, -1), (after, 1)) if side is not None]
     if not sides:
         return None
@@ -95,14 +95,14 @@ def blocks_of_changed(before: DataFrame | None, after: DataFrame | None) -> Data
     return None if blocks.isEmpty() else blocks
 
 
-def said_after(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
-    """Give the senders among ``born``, as of ``turns``, of whom an old advisory comes after their first new one."""
-    old = old_advisories.select(*SENDER, place().alias("said"))
-    return born.join(old, [*SENDER]).where("said > first").select(*SENDER).distinct()
+def with_later_advisory(born: DataFrame, old_advisories: DataFrame) -> DataFrame:
+    """Return the senders of ``born``, rows of ``turns``, with an old advisory after their first new one."""
+    old = old_advisories.select(*SENDER, place().alias("old_place"))
+    return born.join(old, [*SENDER]).where("old_place > first").select(*SENDER).distinct()
 
 
 def unheard_beyond(born: DataFrame, intervals: DataFrame) -> DataFrame:
-    """Give the senders among ``born``, as of ``turns``, that ``intervals`` has unheard when their new life began."""
+    """Return the senders of ``born``, rows of ``turns``, that were unheard in ``intervals`` at their new birth."""
     unheard = intervals.where(f.col("advisory_kind") == AdvisoryKind.RETIRED).select(*SENDER, "ended_at")
     return born.join(unheard, [*SENDER]).where("ended_at > first.occurred_at").select(*SENDER).distinct()
 
@@ -113,14 +113,14 @@ def announced_by_earlier_stores(advisories: DataFrame, stores: DataFrame) -> Dat
 
 
 def continued(
-    touched: DataFrame, advisories: DataFrame, going_on: DataFrame, stores: DataFrame | None, known_through: int
+    touched: DataFrame, advisories: DataFrame, open_intervals: DataFrame, stores: DataFrame | None, known_through: int
 ) -> ChangedRows:
-    """Bring ``touched``, as of ``turns``, up to date with the new ``advisories``: none is to be read anew."""
+    """Continue the intervals of ``touched``, rows of ``turns``, with the new ``advisories``; none is recomputed."""
     senders = touched.select(*SENDER)
-    old = going_on.join(senders, [*SENDER], "left_semi").persist()
-    new = sender_intervals(going_on_reports(old).unionAll(reports(advisories)), stores, known_through).persist()
-    others = with_whole_days(going_on.join(senders, [*SENDER], "left_anti"), known_through)
-    return ChangedRows(new.unionByName(others), goes_on(), old, new)
+    old = open_intervals.join(senders, [*SENDER], "left_semi").persist()
+    new = sender_intervals(open_reports(old).unionAll(reports(advisories)), stores, known_through).persist()
+    others = with_whole_days(open_intervals.join(senders, [*SENDER], "left_anti"), known_through)
+    return ChangedRows(new.unionByName(others), is_open(), old, new)
 
 
 def partly_recomputed(
@@ -130,45 +130,45 @@ def partly_recomputed(
     stores: DataFrame | None,
     known_through: int,
 ) -> ChangedRows:
-    """Bring senders up to date of which some are read anew.
+    """Continue the intervals of some senders and recompute those of others.
 
-    ``touched`` has the senders that new advisories are about, as of ``turns``, and those to be read anew, among them or
-    beside them; ``advisories`` the new ones, and all. ``intervals`` has the rows of ``sender_intervals``: of those that
-    have ended, the partitions that change are written anew, and no others.
+    ``touched`` is (the senders that new advisories name, as rows of ``turns``; the senders to recompute, whether or not
+    they are among these); ``advisories`` is (the new ones, all). ``intervals`` has the rows of ``sender_intervals``: of
+    the closed ones, only partitions that change are written again.
     """
     (senders, to_recompute), (new_advisories, all_advisories) = touched, advisories
     in_order = senders.select(*SENDER).join(to_recompute, [*SENDER], "left_anti")
     changed = in_order.unionAll(to_recompute)
-    going_on = intervals.where(goes_on())
+    open_intervals = intervals.where(is_open())
     records = (
-        going_on_reports(going_on.join(in_order, [*SENDER], "left_semi"))
+        open_reports(open_intervals.join(in_order, [*SENDER], "left_semi"))
         .unionAll(reports(new_advisories.join(to_recompute, [*SENDER], "left_anti")))
         .unionAll(reports(in_site_order(all_advisories.join(to_recompute, [*SENDER], "left_semi"))))
     )
     new = sender_intervals(records, stores, known_through).persist()
-    ended, new_ended = intervals.where(~goes_on()), new.where(~goes_on())
+    ended, new_ended = intervals.where(~is_open()), new.where(~is_open())
     replaced, replacing = (rows.join(to_recompute, [*SENDER], "left_semi") for rows in (ended, new_ended))
     days = _moved(replaced.exceptAll(replacing).unionAll(replacing.exceptAll(replaced)))
     moved = selected(days, SENDER_INTERVALS)
     rows = (
-        new.where(goes_on())
-        .unionByName(with_whole_days(going_on.join(changed, [*SENDER], "left_anti"), known_through))
+        new.where(is_open())
+        .unionByName(with_whole_days(open_intervals.join(changed, [*SENDER], "left_anti"), known_through))
         .unionByName(new_ended.join(in_order, [*SENDER], "left_semi"))
         .unionByName(ended.where(moved).join(to_recompute, [*SENDER], "left_anti"))
         .unionByName(replacing.where(moved))
     )
-    old = going_on.join(in_order, [*SENDER], "left_semi").unionByName(
+    old = open_intervals.join(in_order, [*SENDER], "left_semi").unionByName(
         intervals.join(to_recompute, [*SENDER], "left_semi")
     )
-    return ChangedRows(rows, goes_on() | moved, old, new, min((each.first for each in days), default=None))
+    return ChangedRows(rows, is_open() | moved, old, new, min((day.first for day in days), default=None))
 
 
 def _moved(ended: DataFrame) -> list[Days]:
-    """Give the days on which any of these rows ends, with those that share a file."""
+    """Return the days on which any of these rows ends, extended to whole files."""
     days: dict[int, set[int]] = defaultdict(set)
     for day, bucket in ended.select(f.unix_date(f.to_date("ended_at")), "site_bucket").distinct().collect():
         days[bucket].add(day)
     touched = [Days(bucket, bucket + 1, day, day + 1) for bucket, of_bucket in days.items() for day in of_bucket]
     if len(touched) > _MOST_DAYS:
-        touched = [Days(bucket, bucket + 1, min(found), max(found) + 1) for bucket, found in days.items()]
+        touched = [Days(bucket, bucket + 1, min(of_bucket), max(of_bucket) + 1) for bucket, of_bucket in days.items()]
     return whole_files(ended.sparkSession, SENDER_INTERVALS, touched)

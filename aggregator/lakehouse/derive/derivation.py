@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from aggregator.lakehouse.derive.availability import window_accounts
 from aggregator.lakehouse.derive.availability.accounting import check
-from aggregator.lakehouse.derive.availability.changed_windows import windows_begin
+from aggregator.lakehouse.derive.availability.changed_windows import changed_since
 from aggregator.lakehouse.derive.availability.imported_availability import (
     import_availability,
     import_sender_availability,
@@ -152,7 +152,7 @@ class Derivation:
         interval_rows = update.interval_rows(after, found)
         self._write(interval_rows.rows, SENDER_INTERVALS, interval_rows.where, interval_rows.since)
         changed = selected(days_since(seen.begins), SITE_COVERAGE)
-        begins = windows_begin(
+        begins = changed_since(
             (interval_rows.old, interval_rows.new),
             (before.coverage.where(changed), self._read(SITE_COVERAGE).where(changed)),
             known_before,

@@ -116,7 +116,7 @@ class IncrementalUpdate:
         # Files of what the hub stored by then are left unread.
         is_ahead = (f.col("archived_at") > known_before) & (f.col("observed_through") > known_before)
         self._ahead = records.watermarks.where(~is_new & is_ahead)
-        self._going_on = before.intervals.where(changed_senders.goes_on() & f.col("advisory_kind").isNotNull())
+        self._going_on = before.intervals.where(changed_senders.is_open() & f.col("advisory_kind").isNotNull())
         # Looked at more than once, as much as there is that is new; and what is kept is not planned again.
         self._touched = changed_senders.turns(self._new.advisories, self._going_on).persist()
         self._disordered = watermark_coverage.out_of_order(
@@ -179,7 +179,7 @@ class IncrementalUpdate:
             self._touched = changed_senders.turns(new, self._going_on).persist()
             self._survey = self._look()
         late = None if order is None else changed_senders.announced_by_earlier_stores(new, order)
-        to_recompute = self._to_recompute(found, changed_senders.blocks_of_changed(order_before, order), late)
+        to_recompute = self._to_recompute(found, changed_senders.changed_blocks(order_before, order), late)
         if to_recompute is None:
             return changed_senders.continued(self._touched, new, self._going_on, order, self._known_through)
         all_ = contests.heard(all_, found)
@@ -235,7 +235,7 @@ class IncrementalUpdate:
                 fit_history(born.sparkSession)
             begun = f.col("claimed_at") >= f.timestamp_micros(f.lit(self._survey.born_from))
             is_old = f.col("hub_sequence") <= self._before.sequence
-            after = changed_senders.said_after(born, self._all.advisories.where(begun & is_old))
+            after = changed_senders.with_later_advisory(born, self._all.advisories.where(begun & is_old))
             # What ended before any of them was born is left unread.
             reaching = self._before.intervals.where(
                 f.col("ended_at") > f.timestamp_micros(f.lit(self._survey.born_from))

@@ -1,1 +1,1 @@
-"""Account for every sender and window, and refuse what does not add up."""
+"""Accounts of time: a state for every sender and window, and a check that the sums are right."""

@@ -1,4 +1,7 @@
-"""Refuse to publish times that do not add up: every run computes times in ways that do not know of each other."""
+"""Check of the accounts: raise an error before sums of times that do not add up are published.
+
+Days, hours and the plain lengths of intervals are computed independently of each other in every run.
+"""
 
 from functools import reduce
 from operator import add, and_
@@ -13,25 +16,26 @@ _SUM = "decimal(38,0)"
 
 
 class AccountingError(RuntimeError):
-    """The times do not add up. The text says where."""
+    """Raised if times do not add up; its text names the place."""
 
 
 def check(
     spans: DataFrame, sender_days: DataFrame, site_days: DataFrame, site_hours: DataFrame, known_through: int
 ) -> None:
-    """Compare days with hours, whose times are cut and summed apart, and both with the plain length of what was lived.
+    """Raise AccountingError if days, hours and the total length of the intervals disagree; name one place.
 
-    ``spans`` as of ``window_accounts.spans_since``; the others as published: ``sender_days`` are the rows of
-    ``sender_day_exceptions``, each of which adds up to its day. Raise AccountingError, naming one place.
+    ``spans`` are the rows of ``window_accounts.spans_since``; the others are published rows: ``sender_days`` are the
+    rows of ``sender_day_exceptions``, each of which adds up to its day. Days and hours are cut and summed
+    independently.
     """
-    # All in one sum by site and day (none: of all days), so that it is one plan, with one shuffle.
-    told = _windows(site_days, "day")
+    # One sum by site and day (null: all days) needs one plan and one shuffle.
+    checked = _windows(site_days, "day")
     others = _windows(site_hours, "hour"), _unbalanced(sender_days), _published(site_days), _lived(spans, known_through)
     for other in others:
-        told = told.unionByName(other, allowMissingColumns=True)
-    summed = (f.sum(name).alias(name) for name in told.columns if name.endswith(("_us", "_count", "_seconds")))
-    most = (f.max(name).alias(name) for name in told.columns if name.endswith("_senders"))
-    places = told.groupBy("region", "site", "day").agg(*summed, *most)
+        checked = checked.unionByName(other, allowMissingColumns=True)
+    summed = (f.sum(name).alias(name) for name in checked.columns if name.endswith(("_us", "_count", "_seconds")))
+    most = (f.max(name).alias(name) for name in checked.columns if name.endswith("_senders"))
+    places = checked.groupBy("region", "site", "day").agg(*summed, *most)
     lived_us = f.col("lived_seconds").cast(_SUM) * SECOND + f.col("lived_rest_us")
     same = reduce(and_, (f.col(f"day_{name}").eqNullSafe(f.col(f"hour_{name}")) for name in _STATES))
     wrong = f.coalesce(
@@ -43,13 +47,13 @@ def check(
         f.when(~lived_us.eqNullSafe(f.col("published_us")), "senders lived for another time than is published"),
     )
     figures = f.to_json(f.struct("*"))
-    found = places.select("region", "site", wrong.alias("what"), figures.alias("figures")).where("what IS NOT NULL")
-    for row in found.limit(1).collect():
-        raise AccountingError(f"{row.region}.{row.site}, {row.what}: {row.figures}")
+    errors = places.select("region", "site", wrong.alias("error"), figures.alias("figures")).where("error IS NOT NULL")
+    for row in errors.limit(1).collect():
+        raise AccountingError(f"{row.region}.{row.site}, {row.error}: {row.figures}")
 
 
 def _windows(windows: DataFrame, name: str) -> DataFrame:
-    # Of one site: that much has room in a BIGINT, in which sums take a fraction of the time.
+    # The sums of one site fit into a BIGINT, which takes a fraction of the time that decimals take.
     states = [f.col(state).cast("bigint").alias(state) for state in (*_STATES, "absent_us")]
     balanced = reduce(add, map(f.col, (*_STATES, "absent_us"))) == f.col("sender_count") * f.col("window_us")
     return windows.select("region", "site", "day", "sender_count", "window_us", *states).select(
@@ -64,7 +68,7 @@ def _windows(windows: DataFrame, name: str) -> DataFrame:
 
 def _unbalanced(sender_days: DataFrame) -> DataFrame:
     balanced = reduce(add, map(f.col, (*_STATES, "absent_us"))) == f.col("window_us")
-    # Only those are summed: of many rows there are none.
+    # Only wrong rows are summed: as a rule there are none.
     wrong = sender_days.where(~_is_right(balanced))
     return wrong.select("region", "site", "day", f.lit(1).alias("unbalanced_sender_count"))
 
@@ -81,7 +85,7 @@ def _published(site_days: DataFrame) -> DataFrame:
 
 def _lived(spans: DataFrame, known_through: int) -> DataFrame:
     ended_at = f.least(f.coalesce("ended_at", f.lit(known_through)), f.lit(known_through))
-    # A site's years overflow a BIGINT of microseconds; to sum up decimals, row by row, takes many times as long.
+    # A site's years overflow a BIGINT of microseconds; summing decimals row by row takes many times as long.
     length = spans.select("region", "site", (ended_at - f.col("started_at")).alias("length"))
     lived = length.groupBy("region", "site").agg(
         f.sum(f.expr("length div 1000000")).alias("lived_seconds"),

@@ -1,9 +1,9 @@
-"""Availability of imported senders, by each definition in use; only the imports count here.
+"""Availability of imported senders, by each definition in use; it counts imports only.
 
-Its tables are stored. As views, one question about the 588,463 intervals of the Grid'5000 trace took Spark more
-than nine minutes: it computes the pieces once for each part of the query. Nor do they follow from ``sender_intervals``:
-that joins neighbours of one state and drops intervals of no length. Of that trace it has 588,414 intervals, whose mean
-is 32.409 hours up instead of the published 32.406.
+Its tables are stored. As views, one query of the 588,463 intervals of the Grid'5000 trace took Spark more than nine
+minutes, because Spark computes the pieces again for each part of the query. Nor can they be derived from
+``sender_intervals``, which joins neighbours of one state and drops intervals of no length: it has 588,414 intervals of
+that trace, whose mean is 32.409 hours up instead of the published 32.406.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -45,7 +45,7 @@ def import_sender_availability(imports: DataFrame) -> DataFrame:
 
 
 def import_availability(imports: DataFrame, senders: DataFrame) -> DataFrame:
-    """Give the rows of the table ``import_availability``; ``senders`` as of ``import_sender_availability``."""
+    """Return the rows of the table ``import_availability``; ``senders`` are those of ``import_sender_availability``."""
     keys = ["block", "grouping", "region", "site", "group_name"]
     of_block = Window.partitionBy("block")
     period_us = f.unix_micros(f.max("observed_to").over(of_block)) - f.unix_micros(
@@ -79,7 +79,7 @@ def import_availability(imports: DataFrame, senders: DataFrame) -> DataFrame:
 
 
 def _in_groups(rows: DataFrame) -> DataFrame:
-    """Repeat every row for each group that its sender belongs to: region and site are null where they do not matter."""
+    """Repeat every row for each group of its sender; region and site are null where the group spans several."""
     nothing = f.lit(None).cast("string")
 
     def group(grouping: Column, region: Column, site: Column, name: Column) -> Column:

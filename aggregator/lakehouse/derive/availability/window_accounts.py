@@ -1,10 +1,11 @@
-"""Account for every sender and window: up + down + unknown + maintenance + absent = the window, to the microsecond.
+"""Account of every sender and window: up + down + unknown + maintenance + absent = the window, to the microsecond.
 
-Each instant gets the first that holds: absent (outside every interval), maintenance (declared, for the block or for the
-sender), unknown (not observed, or a store was lost), down, up. Most windows lie wholly inside one interval of a sender,
-and all those of a block share one coverage: they are counted, not listed. What is listed are the others, two for each
-interval at most. So the cost follows events. An outage is counted in the windows in which any of it lies outside
-maintenance.
+Of the states that hold at an instant, the first in this order counts: absent (outside every interval), maintenance
+(declared, for the block or for the sender), unknown (not observed, or a store was lost), down, up. An outage is counted
+in each window in which any part of it lies outside maintenance.
+
+Most windows lie wholly inside one interval of a sender, and all those of a block share one coverage: they are counted
+and not listed. The others are listed, at most two for each interval, so that the cost is proportional to events.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,23 +32,23 @@ from aggregator.lakehouse.warehouse.windows import (
 )
 
 _SUM = "decimal(38,0)"
-"""Of what is published. A window of one site has room in a BIGINT, for a hundred million senders, and is summed in it:
-decimals take many times as long."""
+"""The type of published sums. A window of one site fits into a BIGINT for a hundred million senders and is summed as
+one: decimals take many times as long."""
 _FEW_SPANS = 4
-"""Spans of a day, nearly all of which have one or two, that are written out one by one."""
+"""The most spans of a day whose overlaps are written out one by one; nearly all days have one or two."""
 _KNOWN_TIMES = ("up_us", "down_us", "unknown_us", "maintenance_us")
 _TIMES = (*_KNOWN_TIMES, "absent_us")
 
 
 def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: int) -> DataFrame:
-    """Give what of the intervals lies in known time: (sender, ``state``, ``started_at``, ``ended_at``: microseconds).
+    """Return the parts of intervals in known time: (sender, ``state``, ``started_at``, ``ended_at``; microseconds).
 
-    ``begins`` gives, for each bucket of sites, the midnight (microseconds) to begin at. ``ended_at`` is
-    null where an interval goes on. None is without length, for no interval is: an imported one that is adds no time.
+    ``begins`` maps each bucket of sites to the midnight (microseconds) to begin at. ``ended_at`` is null if an interval
+    is open. No span is empty, because no interval is: an imported interval of no length adds no time.
     """
     started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
     begin_at = begin_of_bucket(begins)
-    # Days before all of them are left unread.
+    # This prunes the files of days before all midnights.
     reaches = f.col("ended_at") > f.timestamp_micros(f.lit(min(begins.values())))
     return (
         intervals.where(f.col("ended_at").isNull() | reaches)
@@ -59,9 +60,10 @@ def spans_since(intervals: DataFrame, begins: Mapping[int, int], known_through: 
 def sender_day_exceptions(
     spans: DataFrame, known_days: KnownDays, known_through: int, registration_interval: int
 ) -> DataFrame:
-    """Give the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
+    """Return the rows of the table ``sender_day_exceptions``: days that no up interval of the sender fills.
 
-    ``spans`` is of ``spans_since``, cut at maintenance by ``planned``; ``registration_interval`` is in microseconds.
+    ``spans`` are the rows of ``spans_since``, cut at maintenance by ``DeclaredMaintenance.cut_spans``;
+    ``registration_interval`` is in microseconds.
     """
     first, last = whole_windows(f.col("started_at"), f.col("ended_at"), DAY_US, known_through)
     spans = spans.withColumn("outlasts", _outlasts(known_through))
@@ -86,7 +88,7 @@ def sender_day_exceptions(
 
     partial = observed(partial_pieces(spans, DAY_US, known_through))
     summed = partial.groupBy(*SENDER, "window_at").agg(*_sums(), f.bit_or("cut_hours").alias("cut_hours"))
-    # What fills a day has nothing beside it to be summed up with: who is gone for years has many such days.
+    # An interval that fills a day needs no sum with others: a sender that is gone for years has many such days.
     times = summed.unionByName(observed(whole).select(*SENDER, "window_at", *_sums(_alone), "cut_hours"))
     window_us = window_length(f.col("window_at"), DAY_US, known_through)
     return times.select(
@@ -113,9 +115,9 @@ def site_availability_hourly(
     known_through: int,
     interval: int,
 ) -> DataFrame:
-    """Give the rows of the table ``site_availability_hourly``; ``interval`` is the registrations', in microseconds.
+    """Return the rows of the table ``site_availability_hourly``.
 
-    ``exceptions`` has the rows of ``sender_day_exceptions``.
+    ``exceptions`` has the rows of ``sender_day_exceptions``; ``interval`` is the registrations', in microseconds.
     """
     whole = _whole_windows(spans, known_days, HOUR_US, known_through)
     pieces = _observed(partial_pieces(spans, HOUR_US, known_through), known_days, HOUR_US)
@@ -132,7 +134,7 @@ def site_availability_hourly(
 def site_availability_daily(
     spans: DataFrame, exceptions: DataFrame, known_days: KnownDays, known_through: int, interval: int
 ) -> DataFrame:
-    """Give the rows of the table ``site_availability_daily``: the exceptions, and the days that up intervals fill."""
+    """Return the rows of the table ``site_availability_daily``: the exceptions, and the days that up intervals fill."""
     whole = _whole_windows(spans.where(f.col("state") == UP), known_days, DAY_US, known_through)
     others = exceptions.groupBy("region", "site", (f.unix_date("day") * f.lit(DAY_US)).alias("window_at")).agg(
         f.count(f.lit(1)).alias("sender_count"),
@@ -146,7 +148,7 @@ def site_availability_daily(
 
 
 def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
-    """Add up ``site_availability_daily`` by day and ``keys``: ("region",) for regions, nothing for the fleet."""
+    """Sum ``site_availability_daily`` by day and ``keys``: ("region",) for regions, none for the fleet."""
     summed = ("sender_count", *_TIMES, "outage_count", "error_bound_us")
     types = dict(site_days.dtypes)
     return (
@@ -161,13 +163,13 @@ def over_sites(site_days: DataFrame, *keys: str) -> DataFrame:
 
 
 def _outlasts(known_through: int) -> Column:
-    """Say whether a span lasts until after the hour in which known time ends: it fills what is known of that."""
+    """Return True if a span outlasts the hour in which known time ends, so that it fills the known part of it."""
     final = known_through - 1 - (known_through - 1) % HOUR_US
     return f.col("ended_at").isNull() | (floor_to(f.col("ended_at"), HOUR_US) > final)
 
 
 def _cut_hours(known_through: int) -> Column:
-    """Set a bit for the hours of its day that a piece does not fill: where it starts, and where it ends."""
+    """Return a bit mask of the hours of its day that a piece does not fill: where it starts and where it ends."""
     started_at, ended_at = f.col("started_at"), f.col("ended_at")
 
     def bit(instant: Column) -> Column:
@@ -185,9 +187,10 @@ def _cut_hours(known_through: int) -> Column:
 
 
 def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
-    """Count the senders that are in no one state throughout, by hour: (region, site, ``window_at``, ``sender_count``).
+    """Count the senders of several states by hour: (region, site, ``window_at``, ``sender_count``).
 
-    Counted by day: to bring the pieces of every sender's every hour together would take as long as all the rest.
+    The bits of ``cut_hours`` are counted by day: a join of the pieces of every sender's every hour would take as long
+    as all the rest.
     """
     counts = (f.sum(f.getbit("cut_hours", f.lit(hour))).alias(f"hour_{hour}") for hour in range(24))
     day_at = f.unix_date("day") * f.lit(DAY_US)
@@ -202,7 +205,7 @@ def _senders_of_cut_hours(exceptions: DataFrame) -> DataFrame:
 
 
 def _whole_windows(spans: DataFrame, known_days: KnownDays, unit: int, known_through: int) -> DataFrame:
-    """Sum up the windows that an interval fills: senders in each state, times what was observed of the window."""
+    """Sum the windows that intervals fill: senders in each state, times the observed part of the window."""
     window_at, count = f.col("window_at"), f.col("whole_count")
     counts = whole_window_counts(spans, (*BLOCK, "state"), unit, known_through).select(
         *BLOCK,
@@ -215,7 +218,7 @@ def _whole_windows(spans: DataFrame, known_days: KnownDays, unit: int, known_thr
     windows = _with_coverage(counts, known_days, unit)
     length = f.col("ended_at") - f.col("started_at")
     known_us, planned_us = (
-        _known_and_planned(length, known_days) if unit != DAY_US else (f.col("known_us"), f.col("maintenance_us"))
+        _observed_and_planned(length, known_days) if unit != DAY_US else (f.col("known_us"), f.col("maintenance_us"))
     )
     timed = windows.select(
         *BLOCK,
@@ -237,13 +240,13 @@ def _whole_windows(spans: DataFrame, known_days: KnownDays, unit: int, known_thr
 
 
 def _observed(pieces: DataFrame, known_days: KnownDays, unit: int, *kept: str) -> DataFrame:
-    """Add to each piece ``observed_us`` and ``planned_us``, how much of it was observed and is maintenance.
+    """Add to each piece ``observed_us`` and ``planned_us``, its observed part and its part in maintenance.
 
-    Its length is ``piece_us``; ``is_first`` where no part of the same span that lies in the window comes before it.
+    Its length is ``piece_us``; ``is_first`` is true if no part of the same span that lies in the window precedes it.
     The columns ``kept`` stay.
     """
     length, state = f.col("ended_at") - f.col("started_at"), f.col("state")
-    known_us, planned_us = _known_and_planned(length, known_days)
+    known_us, planned_us = _observed_and_planned(length, known_days)
     observed = f.when(state.isin(UNKNOWN, MAINTENANCE), 0).otherwise(known_us)
     planned = f.when(state == MAINTENANCE, length).otherwise(planned_us)
     is_first = f.coalesce(f.col("before_at") <= f.col("window_at"), f.lit(True))
@@ -260,15 +263,15 @@ def _observed(pieces: DataFrame, known_days: KnownDays, unit: int, *kept: str) -
 
 
 def _with_coverage(pieces: DataFrame, known_days: KnownDays, unit: int) -> DataFrame:
-    """Add what is known of the day of each piece."""
+    """Add the coverage and maintenance of its day to each piece."""
     day_at = floor_to(f.col("window_at"), DAY_US) if unit != DAY_US else f.col("window_at")
     sums = ("window_us", "known_us", "known_spans", "maintenance_us", "maintenance_spans")
     known = known_days.rows.select(*BLOCK, f.col("window_at").alias("day_at"), *sums)
     return pieces.withColumn("day_at", day_at).join(known, [*BLOCK, "day_at"], "left")
 
 
-def _known_and_planned(length: Column, known_days: KnownDays) -> tuple[Column, Column]:
-    """Say how much of a piece of such a length was observed, and how much of it lies in maintenance."""
+def _observed_and_planned(length: Column, known_days: KnownDays) -> tuple[Column, Column]:
+    """Return how much of a piece of this length was observed, and how much of it lies in maintenance."""
     return (
         _overlap("known_us", "known_spans", known_days.most_known, length),
         _overlap("maintenance_us", "maintenance_spans", known_days.most_planned, length),
@@ -276,20 +279,20 @@ def _known_and_planned(length: Column, known_days: KnownDays) -> tuple[Column, C
 
 
 def _overlap(total: str, spans: str, most: int, length: Column) -> Column:
-    """Say how much of a piece lies in the day's ``spans``, ``most`` of them, which come to ``total``."""
+    """Return how much of a piece lies in the day's ``spans``, at most ``most``, whose sum is the column ``total``."""
 
     def overlap(span: Column) -> Column:
         ends, starts = f.least(span["ended_at"], f.col("ended_at")), f.greatest(span["started_at"], f.col("started_at"))
         return f.greatest(ends - starts, f.lit(0))
 
     if most <= _FEW_SPANS:
-        # To go through an array, Spark would leave compiled code, for all pieces.
+        # Spark leaves its compiled code, for all pieces, to iterate over an array.
         count = f.size(spans)
         each = (f.when(count > number, overlap(f.get(spans, f.lit(number)))).otherwise(0) for number in range(most))
         overlaps = reduce(add, each, f.lit(0).cast("bigint"))
     else:
         overlaps = f.aggregate(f.transform(spans, overlap), f.lit(0).cast("bigint"), add)
-    # A day that lies in them throughout, or not at all, needs no look at them.
+    # A day that the spans fill, or do not touch, needs no sum of overlaps.
     return (
         f.when(f.coalesce(f.col(total) == 0, f.lit(True)), 0)
         .when(f.col(total) == f.col("window_us"), length)
@@ -298,7 +301,7 @@ def _overlap(total: str, spans: str, most: int, length: Column) -> Column:
 
 
 def _alone(amount: Column) -> Column:
-    """Stand for the sum of a row that is summed up with no other."""
+    """Return the sum of a row that is summed with no other."""
     return amount.cast("bigint")
 
 
@@ -327,7 +330,7 @@ def _is_imported() -> Column:
 def _states(
     observed: Column, planned: Column, lived: Column, summed: Callable[[Column], Column] = f.sum
 ) -> list[Column]:
-    """Sum what was observed by state, what is maintenance, and what is neither."""
+    """Sum observed time by state, maintenance, and the rest as unknown."""
     return [
         summed(f.when(f.col("state") == UP, observed).otherwise(0)).alias("up_us"),
         summed(f.when(f.col("state") == DOWN, observed).otherwise(0)).alias("down_us"),

@@ -1,1 +1,1 @@
-"""The lives of senders: episodes, and the intervals in which each was up or down."""
+"""Intervals of senders: their episodes, and the times in which each was up or down."""

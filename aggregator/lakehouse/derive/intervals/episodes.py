@@ -19,8 +19,8 @@ AHEAD = "ahead"
 """The basis of a state whose advisory claims an instant later than the hub stored it."""
 
 _RANKS = AT_ONCE_RANK + 1
-"""By as much the rank of an advisory that is ahead (``believed_times.py``) falls, for each that follows it and is ahead
-too; by as much that of one that claims a later instant than counts rises, for each microsecond."""
+"""The distance of ranks: an advisory that is ahead (``believed_times.py``) ranks lower by it for each later one that is
+ahead too; an advisory that claims a later instant than the one that counts ranks higher by it for each microsecond."""
 NO_INCARNATION = ""
 """The incarnation of plain Choria advisories."""
 
@@ -44,12 +44,12 @@ def reports(advisories: DataFrame) -> DataFrame:
     )
 
 
-def going_on_reports(going_on: DataFrame) -> DataFrame:
-    """Return the rows to fold of intervals that go on: the advisory that each rests on, with its episode.
+def open_reports(open_intervals: DataFrame) -> DataFrame:
+    """Return the rows to fold of open intervals: the advisory that each rests on, with its episode.
 
-    Nothing before it matters to what follows, unless a store was lost (``state`` unknown).
+    Earlier advisories do not matter to later ones, unless a store was lost (``state`` unknown).
     """
-    return going_on.select(
+    return open_intervals.select(
         *SENDER,
         f.col("advisory_at").alias("occurred_at"),
         f.col("started_at").alias("last_seen_at"),
@@ -85,7 +85,7 @@ def sender_intervals(advised: DataFrame, stores: DataFrame | None, known_through
     columns = [*ADVISED]
     if stores is not None:
         named = advised.join(f.broadcast(stores), [*BLOCK, "incarnation"], "left")
-        # An advisory that a going-on interval rests on, and that is not unknown yet, is the last store's.
+        # The advisory that an open interval rests on is the last store's, unless the interval is unknown.
         advised = named.withColumn("store_end", f.coalesce("store_end", f.lit(LATEST)))
         columns.append("store_end")
     # The hash decides nearly every comparison of the sort: names are long and alike.
@@ -95,7 +95,7 @@ def sender_intervals(advised: DataFrame, stores: DataFrame | None, known_through
 
 
 def supported(last_seen_at: Column, occurred_at: Column) -> Column:
-    """Return the instant from which on a sender's first advisory reports on it: no other shows it lived before."""
+    """Return the instant from which a sender's first advisory reports on it: no other advisory shows an earlier one."""
     return f.greatest(last_seen_at, f.timestamp_micros(f.unix_micros(occurred_at) - UNSUPPORTED))
 
 
@@ -103,7 +103,7 @@ def with_whole_days(intervals: DataFrame, known_through: int) -> DataFrame:
     """Add, or renew, the days that lie wholly in each interval, and the bucket of the site."""
     started_at, ended_at = f.unix_micros("started_at"), f.unix_micros("ended_at")
     first = floor_to(started_at + (DAY_US - 1), DAY_US)
-    # Of an interval that has ended these days are fixed: only those that go on are written anew by every run.
+    # The days of a closed interval are fixed: every run rewrites open intervals only.
     last = f.coalesce(floor_to(ended_at, DAY_US) - DAY_US, floor_to(f.lit(known_through - 1), DAY_US))
     return intervals.select(
         *SENDER,

@@ -1,15 +1,17 @@
-"""Turn what was imported into the lives of senders, and into what is known of each block.
+"""Intervals of senders and coverage of blocks from imported history.
 
-Rules. A sender lives from its first start to its last stop, or for as long as its source says that it watched: what one
-import says of that holds for all senders of the source, whichever file told of them. So files that were imported one
-after another give what they give at once. Where none of its intervals lies in between, a sender is what the interval
-before says of gaps, or, before the first and after a time in which its source did not watch, what the next one says. In
-such a time, also before the first ``watched_from`` and after the last ``watched_to``, it is nothing but what its
-intervals say: one episode ends, and another begins. The same holds of an interval in which it is absent, and on to its
-next one. An import that does not say when watching began, or ended, leaves no unwatched time before it, or after it. Of
-a block is known what its source watched, and whatever an interval of any of its senders speaks of. Intervals that
-overlap are of one state, and are one. An interval of no length adds no time; neighbours of the same state are one. What
-lies after ``known_through`` is kept, and waits: known time ends there for all.
+A sender's history runs from its first start to its last stop, or for as long as its source watched; the watched time
+that one import states holds for all senders of the source, whichever file names them. So several imports give the same
+result as one of all files. Between its intervals a sender has the state that the interval before states for gaps;
+before the first interval, and after a time in which the source did not watch, it has the state that the next interval
+states. In unwatched time, which includes the time before the first ``watched_from`` and after the last ``watched_to``,
+a sender has only the states of its own intervals: one episode ends, and another begins. The same holds for an interval
+in which it is absent, until its next interval. An import that does not state when watching began (ended) leaves no
+unwatched time before (after) it.
+
+A block is covered while its source watched, and during any interval of its senders. Intervals that overlap have one
+state and become one. An interval of no length adds no time; neighbours of the same state become one. Time after
+``known_through`` is kept and does not count yet: known time ends there for all.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ _NEVER = (1 << 63) - 1
 
 
 def pieces(imports: DataFrame) -> DataFrame:
-    """Give the imported intervals and the gaps between them: (sender, ``groups``, ``state``, start, end, ``is_gap``).
+    """Return imported intervals and the gaps between them: (sender, ``groups``, ``state``, start, end, ``is_gap``).
 
     ``started_at`` and ``ended_at`` are microseconds.
     """
@@ -47,22 +49,22 @@ def pieces(imports: DataFrame) -> DataFrame:
         .withColumn("next", f.lead("started_at").over(in_time))
         .withColumn("next_gaps", f.lead("gaps").over(in_time))
         .withColumn("is_first", f.lag("started_at").over(in_time).isNull())
-        .join(f.broadcast(_watches(imports)), "block")
+        .join(f.broadcast(_watched_times(imports)), "block")
     )
     is_absent = f.col("state") == ABSENT
     own = _piece(f.col("state"), f.col("started_at"), f.col("ended_at"), is_gap=False)
     before = _gaps(f.when(f.col("is_first"), f.col("watched_from")), f.col("started_at"), f.col("gaps"), f.col("gaps"))
-    # One that is not the last ends at the next; behind the last, watching may have gone on.
+    # A gap ends at the next interval; after the last interval, watching may have continued.
     sooner, later = (
         f.when(is_absent, ABSENT).otherwise(gaps) for gaps in (f.col("gaps"), f.coalesce("next_gaps", "gaps"))
     )
     after = _gaps(f.col("reached"), f.coalesce("next", "watched_to"), sooner, later)
-    found = placed.select(*SENDER, "groups", f.inline(f.concat(before, f.array(own), after)))
-    return found.where(f.col("state") != ABSENT)
+    parts = placed.select(*SENDER, "groups", f.inline(f.concat(before, f.array(own), after)))
+    return parts.where(f.col("state") != ABSENT)
 
 
 def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
-    """Give rows of the table ``sender_intervals``; ``known_through`` is in microseconds."""
+    """Return rows of the table ``sender_intervals``; ``known_through`` is in microseconds."""
     in_time = Window.partitionBy(*SENDER).orderBy("started_at", "ended_at")
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     changes = (
@@ -70,46 +72,46 @@ def imported_intervals(imports: DataFrame, known_through: int) -> DataFrame:
         .where("started_at < ended_at")
         .withColumn("was_unwatched", f.coalesce(f.lag("ended_at").over(in_time) < f.col("started_at"), f.lit(False)))
         .withColumn("changed", f.col("was_unwatched") | ~f.col("state").eqNullSafe(f.lag("state").over(in_time)))
-        .withColumn("life", f.count_if("was_unwatched").over(so_far))
+        .withColumn("episode_number", f.count_if("was_unwatched").over(so_far))
         .withColumn("run", f.count_if("changed").over(so_far))
     )
     merged = (
-        changes.groupBy(*SENDER, "life", "run")
+        changes.groupBy(*SENDER, "episode_number", "run")
         .agg(
             f.first("state").alias("state"),
             f.min("started_at").alias("started_at"),
             f.max("ended_at").alias("ended_at"),
         )
-        .withColumn("born_at", f.min("started_at").over(Window.partitionBy(*SENDER, "life")))
+        .withColumn("born_at", f.min("started_at").over(Window.partitionBy(*SENDER, "episode_number")))
     )
-    following = f.lead("state").over(Window.partitionBy(*SENDER, "life").orderBy("run"))
-    word = (
+    following = f.lead("state").over(Window.partitionBy(*SENDER, "episode_number").orderBy("run"))
+    end_reason = (
         f.when(following.isNull(), END)
         .when(following == UP, "recovered")
         .when(following == DOWN, "stale")
         .otherwise(GAP)
     )
-    goes_on = f.col("ended_at") > known_through
-    lives = merged.select(
+    is_open = f.col("ended_at") > known_through
+    intervals = merged.select(
         *SENDER,
         f.md5(f.to_json(f.array(*SENDER, f.col("born_at").cast("string")))).alias("episode"),
         f.timestamp_micros("born_at").alias("episode_started_at"),
         "state",
         f.timestamp_micros("started_at").alias("started_at"),
-        f.when(~goes_on, f.timestamp_micros("ended_at")).alias("ended_at"),
-        f.when(~goes_on, word).alias("ended_by"),
+        f.when(~is_open, f.timestamp_micros("ended_at")).alias("ended_at"),
+        f.when(~is_open, end_reason).alias("ended_by"),
         f.timestamp_micros("started_at").alias("advisory_at"),
         f.lit(None).cast("string").alias("advisory_kind"),
         f.lit(None).cast("string").alias("advisory_id"),
         f.lit(None).cast("string").alias("basis"),
     )
-    return with_whole_days(lives.where(f.unix_micros("started_at") < known_through), known_through)
+    return with_whole_days(intervals.where(f.unix_micros("started_at") < known_through), known_through)
 
 
 def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
-    """Give rows of the table ``site_coverage``: a block's time from its first start to its last stop, or as watched.
+    """Return rows of the table ``site_coverage``: a block from its first start to its last stop, or as watched.
 
-    What is not known of one sender meanwhile, its own intervals say.
+    Time in which a single sender is unknown shows in its own intervals.
     """
     timed = imports.select(
         *BLOCK,
@@ -117,11 +119,11 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
         f.unix_micros("started_at").alias("started_at"),
         f.unix_micros("ended_at").alias("ended_at"),
     )
-    watches = _watches(imports)
+    watches = _watched_times(imports)
     first, last = f.min("started_at").alias("first"), f.max("ended_at").alias("last")
     whole = timed.groupBy(*BLOCK).agg(first, last).join(f.broadcast(watches), "block")
     nothing = f.lit(None).cast("string")
-    # As with lives: what one import says of watching holds for sites that another one told of.
+    # As with intervals: the watched time of one import holds for sites that another import names.
     begins, ends = f.least("first", "watched_from"), f.greatest("last", "watched_to")
     watched = whole.select(*BLOCK, f.inline(_gaps(begins, ends, nothing, nothing))).select(
         *BLOCK, "started_at", "ended_at"
@@ -129,7 +131,7 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
     beyond = (
         timed.where(f.col("state") != ABSENT)
         .join(f.broadcast(watches), "block")
-        .where(f.exists("unwatched", _meets(f.col("started_at"), f.col("ended_at"))))
+        .where(f.exists("unwatched", _overlaps(f.col("started_at"), f.col("ended_at"))))
         .select(*BLOCK, "started_at", "ended_at")
     )
     in_time = Window.partitionBy(*BLOCK).orderBy("started_at")
@@ -164,12 +166,12 @@ def imported_coverage(imports: DataFrame, known_through: int) -> DataFrame:
 
 
 def reached_by_row() -> Column:
-    """Give the instant up to which a row of ``imports`` says something."""
+    """Return the latest instant that a row of ``imports`` covers."""
     return f.greatest("ended_at", "watched_to")
 
 
 def _joined(timed: DataFrame) -> DataFrame:
-    """Make one interval of those of a sender that share some time; what has no length stays by itself."""
+    """Join the intervals of a sender that overlap; an interval of no length stays separate."""
     in_time = _in_time()
     before = in_time.rowsBetween(Window.unboundedPreceding, -1)
     so_far = in_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -192,15 +194,16 @@ def _joined(timed: DataFrame) -> DataFrame:
 
 
 def _in_time() -> WindowSpec:
-    """Order a sender's intervals; of those at one instant, the one in which it is absent is the last word."""
+    """Order a sender's intervals; of those at one instant, the one in which it is absent comes last."""
     return Window.partitionBy(*SENDER).orderBy("started_at", "ended_at", f.col("state") == ABSENT, "state")
 
 
-def _watches(imports: DataFrame) -> DataFrame:
-    """Say of each source from when to when it watched, null where no import does, and when it did not in between.
+def _watched_times(imports: DataFrame) -> DataFrame:
+    """Return when each source watched: from, to, and the times in between in which it did not.
 
-    ``unwatched`` is an array of (started_at, ended_at) that do not touch, in time, from ever and for ever where no
-    import leaves that open. All are microseconds.
+    ``watched_from`` and ``watched_to`` are null if no import states them. ``unwatched`` is an array of (started_at,
+    ended_at) in order that do not touch; it begins (ends) at an infinite instant if no import leaves that open. All are
+    microseconds.
     """
     watched = (f.unix_micros(name).alias(name) for name in ("watched_from", "watched_to"))
     spans = imports.select("block", *watched).distinct()
@@ -224,15 +227,15 @@ def _watches(imports: DataFrame) -> DataFrame:
 
 
 def _gaps(started_at: Column, ended_at: Column, sooner: Column, later: Column) -> Column:
-    """Give the pieces between both, without what was not watched; before that of the one state, then of the other."""
-    within = f.filter("unwatched", _meets(started_at, ended_at))
-    begins = f.concat(f.array(started_at), f.transform(within, lambda each: each["ended_at"]))
-    ends = f.concat(f.transform(within, lambda each: each["started_at"]), f.array(ended_at))
+    """Return the watched gaps between both instants: the first has the state ``sooner``, later ones ``later``."""
+    within = f.filter("unwatched", _overlaps(started_at, ended_at))
+    begins = f.concat(f.array(started_at), f.transform(within, lambda span: span["ended_at"]))
+    ends = f.concat(f.transform(within, lambda span: span["started_at"]), f.array(ended_at))
 
     def piece(begin: Column, end: Column) -> Column:
         return _piece(f.when(begin == started_at, sooner).otherwise(later), begin, end, is_gap=True)
 
-    return f.filter(f.zip_with(begins, ends, piece), lambda each: each["started_at"] < each["ended_at"])
+    return f.filter(f.zip_with(begins, ends, piece), lambda gap: gap["started_at"] < gap["ended_at"])
 
 
 def _piece(state: Column, started_at: Column, ended_at: Column, *, is_gap: bool) -> Column:
@@ -244,9 +247,9 @@ def _piece(state: Column, started_at: Column, ended_at: Column, *, is_gap: bool)
     )
 
 
-def _meets(started_at: Column, ended_at: Column) -> Callable[[Column], Column]:
-    """Tell of spans whether they share some time with the one between both."""
-    return lambda each: (each["started_at"] < ended_at) & (each["ended_at"] > started_at)
+def _overlaps(started_at: Column, ended_at: Column) -> Callable[[Column], Column]:
+    """Return the condition that a span overlaps the time between both instants."""
+    return lambda span: (span["started_at"] < ended_at) & (span["ended_at"] > started_at)
 
 
 def _span(started_at: Column, ended_at: Column, cause: Cause) -> Column:
