@@ -1,1 +1,1 @@
-"""Decide what is an incident, keep it, and tell receivers."""
+"""Incidents of the fleet: their rules, their file, and their delivery to receivers."""

@@ -1,7 +1,7 @@
-"""Keep incidents, and who was told of them: brought up to date by each look at the fleet, in an SQLite file.
+"""SQLite file of incidents and of the notices that receivers have acknowledged, updated from each view of the fleet.
 
-That somebody was told is committed after they acknowledged it, so a crash in between tells them once more, under the
-same id: at least once, never not at all.
+A notice is committed after its receiver has acknowledged it. A crash in between repeats it under the same id: delivery
+is at least once.
 """
 
 import heapq
@@ -27,14 +27,14 @@ CREATE TABLE IF NOT EXISTS incidents (
     incident_id TEXT PRIMARY KEY, started_at_us INTEGER NOT NULL, ended_at_us INTEGER, body BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS incidents_by_start ON incidents (started_at_us DESC);
--- ended: the stage of the news.
+-- ended: the stage of the notice.
 CREATE TABLE IF NOT EXISTS notices (
     receiver TEXT NOT NULL, incident_id TEXT NOT NULL, ended INTEGER NOT NULL, told_count INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (receiver, incident_id, ended)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS receivers (receiver TEXT PRIMARY KEY) WITHOUT ROWID;
 """
-_NEWS: Final = """
+_PENDING: Final = """
 SELECT body, stage FROM (
     SELECT incident_id, 0 AS stage FROM incidents
     UNION ALL SELECT incident_id, 1 FROM incidents WHERE ended_at_us IS NOT NULL
@@ -52,13 +52,13 @@ ORDER BY started_at_us, stage LIMIT :limit
 )
 _KNOWN_MOVES: Final = 10 * SECOND
 MOST_ENDED: Final = 10_000
-"""How many incidents that have ended are kept."""
+"""The number of ended incidents that are kept."""
 
 
-class News(NamedTuple):
-    """What a receiver has not acknowledged yet.
+class Notice(NamedTuple):
+    """An event of an incident that a receiver has not acknowledged yet.
 
-    ``stage``: 0 that an incident began, 1 that it ended, 1 + n that it has grown for the nth time.
+    ``stage``: 0 if the incident began, 1 if it ended, 1 + n if it has grown for the nth time.
     """
 
     incident: Incident
@@ -66,17 +66,17 @@ class News(NamedTuple):
 
     @property
     def event(self) -> str:
-        """Name what happened."""
+        """The name of the event."""
         return ("began", "ended", "grew")[min(self.stage, 2)]
 
     @property
     def name(self) -> tuple[str, int]:
-        """Tell it from other news."""
+        """The identity of the notice: incident and stage."""
         return self.incident.incident_id, self.stage
 
 
 class IncidentBook:
-    """The incidents of a fleet in a file of their own: they outlive a live state that is made anew."""
+    """The incidents of a fleet, in a file of their own: they survive a rebuild of the live state."""
 
     def __init__(self, path: Path, rules: IncidentRules) -> None:
         self._database = sqlite3.connect(path, check_same_thread=False)
@@ -88,7 +88,7 @@ class IncidentBook:
         rows = self._database.execute("SELECT body FROM incidents WHERE ended_at_us IS NULL ORDER BY started_at_us")
         self._rules, self._read_since = rules, 0
         self._fleet_ref: ref[Fleet] | None = None
-        self._seen: dict[tuple[str, str], tuple[SiteVersion, SeenSite]] = {}
+        self._seen: dict[tuple[str, str], tuple[SiteVersion, SiteSnapshot]] = {}
         self._maintenance: object = None
         self.open: dict[IncidentKey, Incident] = {incident.key: incident for incident in map(_read, rows)}
 
@@ -97,38 +97,38 @@ class IncidentBook:
         self._database.close()
 
     def look(self, view: View) -> list[Incident]:
-        """Judge the fleet as it is; write and give what opened, changed or closed."""
+        """Judge the fleet in ``view``; write and return the incidents that opened, changed or closed."""
         is_new = self._fleet_ref is None or self._fleet_ref() is not view.fleet
-        # A state that is made anew is one that has just begun to be read.
+        # A state that was rebuilt has just begun to read the archive.
         if is_new or view.is_hub_behind:
             self._fleet_ref, self._read_since = ref(view.fleet), view.now
         over = ended_maintenance(view.fleet, view.now)
         if is_new or self._maintenance != (over, view.planned):
             self._seen, self._maintenance = {}, (over, view.planned)
-        seen = [self._seen_site(view, name, over) for name in view.site_names]
+        seen = [self._snapshot(view, name, over) for name in view.site_names]
         times = HubTimes(view.now, view.judged_until, self._read_since)
         judged = judge(seen, self.open, times, self._rules, view.is_closed)
-        changed = [each for each in judged if self._is_news(each)]
+        changed = [each for each in judged if self._has_changed(each)]
         self.save(changed)
         return changed
 
-    def _seen_site(self, view: View, name: tuple[str, str], over: dict[Scope, int]) -> "SeenSite":
-        """Look at a site; once only as long as nothing is told of it."""
+    def _snapshot(self, view: View, name: tuple[str, str], over: dict[Scope, int]) -> "SiteSnapshot":
+        """Return the facts of a site; they are computed again only if the site has changed."""
         version = view.version_of(*name)
         before = self._seen.get(name)
         if before is None or before[0] != version:
-            before = self._seen[name] = version, SeenSite(view, *name, over)
+            before = self._seen[name] = version, SiteSnapshot(view, *name, over)
         return before[1]
 
-    def _is_news(self, incident: Incident) -> bool:
-        """Tell whether more has changed than how far it is known, which moves on all the time."""
+    def _has_changed(self, incident: Incident) -> bool:
+        """Return True if more has changed than the end of coverage, which moves constantly."""
         before = self.open.get(incident.key)
         if before is None or incident.known_until_us - before.known_until_us >= _KNOWN_MOVES:
             return True
         return incident != msgspec.structs.replace(before, known_until_us=incident.known_until_us)
 
     def save(self, changed: Iterable[Incident]) -> None:
-        """Write incidents, and let go of the oldest that have ended."""
+        """Write incidents, and delete the oldest of those that have ended."""
         rows, opened = [], []
         for each in changed:
             rows.append((each.incident_id, each.started_at_us, each.ended_at_us, msgspec.json.encode(each)))
@@ -142,7 +142,7 @@ class IncidentBook:
             return
         with self._database as database:
             database.executemany("INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?)", rows)
-            # Of one that had ended, and goes on after all, everybody is told anew.
+            # An incident that had ended and continues after all is reported again to every receiver.
             database.executemany("DELETE FROM notices WHERE incident_id = ?", opened)
             if any(row[2] is not None for row in rows):
                 database.execute(
@@ -153,7 +153,7 @@ class IncidentBook:
                 database.execute("DELETE FROM notices WHERE incident_id NOT IN (SELECT incident_id FROM incidents)")
 
     def recent(self, before_us: int = 0, limit: int = 100) -> list[Incident]:
-        """Give the open ones (``before_us`` 0), then those that began before an instant; each latest first."""
+        """Return open incidents (if ``before_us`` is 0), then ended ones that began before it; each latest first."""
         rows = self._database.execute(
             "SELECT body FROM incidents WHERE ended_at_us IS NOT NULL AND started_at_us < ?"
             " ORDER BY started_at_us DESC LIMIT ?",
@@ -163,7 +163,7 @@ class IncidentBook:
         return [*current, *map(_read, rows)]
 
     def introduce(self, receiver: str) -> None:
-        """Have a receiver that is new told of what is open and what comes, and not of all that has ever been."""
+        """Add a receiver. A new one is notified of open and future incidents, but not of those that have ended."""
         with self._database as database:
             if database.execute("INSERT OR IGNORE INTO receivers VALUES (?)", (receiver,)).rowcount:
                 database.execute(
@@ -172,20 +172,20 @@ class IncidentBook:
                     (receiver,),
                 )
 
-    def news(self, receiver: str, limit: int = 100) -> list[News]:
-        """Give what ``receiver`` has still to be told, the oldest first; each incident's beginning before its end.
+    def pending(self, receiver: str, limit: int = 100) -> list[Notice]:
+        """Return notices that ``receiver`` has not acknowledged, the oldest first, each beginning before its end.
 
-        What is part of a wider incident is not told of; of its end is who was told of its beginning. That it has grown
-        is news to a receiver to whom fewer were reported than it had grown to, once however often it has grown.
+        An incident within a wider one is not reported, except its end to a receiver that acknowledged its beginning.
+        Growth is reported once, however often it has grown, to a receiver whose last notice had a smaller count.
         """
-        rows = self._database.execute(_NEWS, {"receiver": receiver, "limit": limit})
-        return [News(_read(row), row[1]) for row in rows]
+        rows = self._database.execute(_PENDING, {"receiver": receiver, "limit": limit})
+        return [Notice(_read(row), row[1]) for row in rows]
 
-    def acknowledge(self, receiver: str, news: Iterable[News]) -> None:
-        """Commit that ``receiver`` knows. An end that was taken back while it was told is none."""
+    def acknowledge(self, receiver: str, notices: Iterable[Notice]) -> None:
+        """Commit that ``receiver`` has acknowledged ``notices``, except for ends that were withdrawn since."""
         rows = []
-        for incident, stage in news:
-            # Who is told of a beginning is told of how large it is by then.
+        for incident, stage in notices:
+            # The notice of a beginning has the count of nodes at that time, so earlier growth is included.
             known = (0, 1 + incident.growth_count) if not stage and incident.growth_count else (stage,)
             ended_at, told_count = incident.ended_at_us, incident.node_count
             rows += [(receiver, each, incident.incident_id, ended_at, told_count) for each in known]
@@ -198,22 +198,22 @@ class IncidentBook:
                 )
 
     def is_open(self, incident: Incident) -> bool:
-        """Tell whether this goes on, by its id, whatever it was when it was read."""
+        """Return True if the incident with this id is open now, even if it had ended when it was read."""
         now = self.open.get(incident.key)
         return now is not None and now.incident_id == incident.incident_id
 
 
-class SeenSite:
-    """A site as incidents ask for it: the port ``incidents.SiteView``.
+class SiteSnapshot:
+    """The facts of a site in one view: implements ``incidents.SiteFacts``.
 
-    Counts are by what was told last: retired senders aside, all are expected. It holds as long as nothing is told of
-    the site.
+    Counts are by the last advisories: all senders except retired ones are expected. An instance is valid until the site
+    changes.
     """
 
     def __init__(self, view: View, region: str, site: str, over: dict[Scope, int]) -> None:
         self.region, self.site = region, site
         fleet, numbers = view.fleet, view.numbers_of(region, site)
-        # Whoever keeps what was seen keeps no fleet that was replaced.
+        # A weak reference: the cache of these must not keep a replaced fleet in memory.
         self._fleet_ref, self._found, self._named = ref(fleet), dict[tuple[str, int], int](), dict[int, list[str]]()
         there = [number for number in numbers if not view.is_gone(number)]
         self.gone = not there
@@ -232,7 +232,7 @@ class SeenSite:
         self.maintained = len(planned) == len(numbers)
         self.unknown_maintained = set(unknown) <= set(planned)
         told_of = [number for number in unknown if self.unknown_maintained or number not in planned]
-        # Where one block's agent speaks, the site is not silent.
+        # If the agent of one block is heard, the site is not silent.
         self.unknown: str | None = min(
             (reasons[number] for number in told_of), key=lambda reason: reason in SILENT, default=None
         )
@@ -254,18 +254,18 @@ class SeenSite:
 
     @property
     def stale_blocks(self) -> tuple[str, ...]:
-        """Name the blocks whose senders are stale."""
+        """The names of the blocks that have stale senders."""
         fleet = self._fleet
         return tuple(sorted(fleet.blocks[number].block for number in self._numbers if fleet.stale[number]))
 
     def stale_among(self, senders: Sequence[str], blocks: Sequence[str]) -> int:
-        """Count those of these that are stale in one of these blocks."""
+        """Return how many of ``senders`` are stale in one of ``blocks``."""
         fleet = self._fleet
         numbers = [number for number in self._numbers if self._is_of(number, blocks)]
         return sum(any(fleet.members[each].get(name) in fleet.stale[each] for each in numbers) for name in senders)
 
     def sees(self, blocks: Sequence[str]) -> bool:
-        """Tell whether each of these blocks is known."""
+        """Return True if each of ``blocks`` is known."""
         return not any(self._is_of(number, blocks) for number in self._unknown)
 
     def _is_of(self, number: int, blocks: Sequence[str]) -> bool:
@@ -276,15 +276,15 @@ class SeenSite:
         return sum(counts[number][state] for number in numbers for state in (UP, STALE, UNHEARD, LOST))
 
     def stale_at(self, rank: int) -> int:
-        """Give since when so many of those that are stale now have been so while their blocks were watched."""
+        """Return since when ``rank`` of the senders that are stale now have been stale under observation."""
         return self._smallest("at", rank)
 
     def silent_at(self, rank: int) -> int:
-        """Give when so many of those that are stale now had been heard last."""
+        """Return the instant by which ``rank`` of the senders that are stale now had been heard for the last time."""
         return self._smallest("since", rank)
 
     def stale_senders(self, most: int) -> list[str]:
-        """Name up to ``most`` of the stale senders, the first to become so first."""
+        """Return the names of up to ``most`` stale senders, in the order in which they became stale."""
         if most not in self._named:
             senders = self._fleet.senders
             first = heapq.nsmallest(most, ((senders.since[each], senders.names[each]) for each in self._stale))

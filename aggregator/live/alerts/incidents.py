@@ -1,31 +1,31 @@
-"""Decide what is an incident: one for each cause and place, however many senders or sites it has. Pure.
+"""Rules that open, change and close incidents: one for each cause and place, however many senders it has. Pure.
 
-Places are a site, a region or the hub. Causes are three: ``stale`` (senders that were expected are not heard, and
-somebody watched), ``unknown`` (nobody could watch) and ``alone`` (one of a site's pair of agents watches, and nobody
-would take over). The table of transitions:
+Places are a site, a region or the hub. There are three causes: ``stale`` (expected senders are silent, although an
+agent observed their stream), ``unknown`` (no agent could observe it) and ``alone`` (one of a site's pair of agents is
+missing, so that none would take over). The table of transitions:
 
 | incident | what is true now                                  | it becomes                                   |
 | -------- | ------------------------------------------------- | -------------------------------------------- |
-| none     | the condition, for ``open_after`` of known time   | open, from the last word of those it is of  |
+| none     | the condition, for ``open_after`` of covered time | open, since its senders were last heard      |
 | none     | the condition, in maintenance                     | none: its time begins when maintenance ends  |
 | none     | a wider place has the same cause, or its incident | none: the region or the hub has the incident |
 | open     | a wider place has an incident of the same cause   | open, ``within`` that one, until it closes   |
 | open     | the condition                                     | open, with its numbers brought up to date    |
-| open     | not the condition, for ``close_after``            | closed, from when that became true           |
-| open     | nobody watches one of its blocks (``stale``), no  | open: what is not seen resolves nothing      |
+| open     | not the condition, for ``close_after``            | closed, since that became true               |
+| open     | one of its blocks is unknown (``stale``), no      | open: missing observation resolves nothing   |
 |          | agent is heard (``alone``), the hub is behind, or |                                              |
-|          | the site vanished                                 |                                              |
+|          | the site is missing from the view                 |                                              |
 | open     | maintenance                                       | open: only creation is suppressed            |
-| any      | nobody is expected there any more: all senders    | none; closed after ``close_after``, with the |
+| any      | no sender is expected there any more: all are     | none; closed after ``close_after``, with the |
 |          | retired, or an operator has closed the place      | outcome ``retired``                          |
 
-Each block of a site is known for itself: ``stale`` is judged of those that are, ``unknown`` of the others, and a
-region loses a site with the last of its blocks.
+Each block of a site is known or unknown on its own: ``stale`` is judged by the blocks that are known, ``unknown`` by
+the others, and a site counts as lost to its region when all its blocks are unknown.
 
-Time is that of the records: for ``stale`` a site's own known time, which stands still while nobody watches; for
-the others the hub's. No clock is read, and numbers that go up and down within ``close_after`` are one incident.
+Time comes from the records: for ``stale`` it is the site's covered time, which does not pass while the site is not
+observed; for the others it is the hub's. Counts that rise and fall within ``close_after`` are one incident.
 
-An open incident has grown when, for ``close_after``, it has been of twice as many as were told of last, or of all.
+An open incident has grown when, for ``close_after``, it has had twice as many senders as were reported last, or all.
 """
 
 from collections import Counter, defaultdict
@@ -44,13 +44,13 @@ OF_THE_HUB: Final = ("hub_behind", "hub_clock")
 REGION_BEHIND: Final = "region_behind"
 CATCHING_UP: Final = "agent_behind"
 SILENT: Final = (REGION_BEHIND, "agent_silent", "agent_stopped")
-"""The reasons of sites of which nothing is heard."""
+"""The reasons of sites that are silent."""
 MOST_NODES: Final = 100
-"""How many nodes an incident lists; of more it has the number."""
+"""The number of nodes that an incident lists; of further ones it has only the count."""
 
 
 class IncidentCause(StrEnum):
-    """What is wrong with a place."""
+    """The cause of an incident."""
 
     __hash__ = str.__hash__
 
@@ -60,7 +60,7 @@ class IncidentCause(StrEnum):
 
 
 class IncidentOutcome(StrEnum):
-    """How an incident ended: its nodes came back, or all that were missing are expected no more."""
+    """How an incident ended: its nodes recovered, or the missing ones are no longer expected."""
 
     __hash__ = str.__hash__
 
@@ -69,13 +69,13 @@ class IncidentOutcome(StrEnum):
 
 
 class IncidentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """When an incident opens and closes; durations in microseconds, shares between 0 and 1.
+    """Thresholds for opening and closing incidents; durations in microseconds, shares between 0 and 1.
 
-    A site has the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are; it
-    has it no more when fewer than half as many are. A region has the cause ``unknown`` when at least ``least_sites``
-    and half of its sites are silent, until fewer are unknown, for any reason. Growth alone ends nothing: a site that
-    grew has the cause until fewer than half of those that the incident is of are stale, a region until fewer have it
-    than had it at its worst.
+    A site gets the cause ``stale`` when at least ``least_share`` of its senders, and at least ``least_senders``, are
+    stale; it loses the cause when fewer than half as many are. A region has the cause ``unknown`` when at least
+    ``least_sites`` and half of its sites are silent, until fewer are unknown for any reason. Growth alone ends nothing:
+    a site that grew has the cause until fewer than half of the incident's senders are stale, a region until fewer sites
+    have it than at its worst.
     """
 
     open_after: int = 30 * SECOND
@@ -87,9 +87,9 @@ class IncidentRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteFacts(Protocol):
-    """What is asked of a site. Instants are microseconds; counts leave retired senders out.
+    """The facts by which a site is judged. Instants are microseconds; counts exclude retired senders.
 
-    What is said of stale senders is of the blocks that are known, or of all where none is.
+    Facts of stale senders concern the blocks that are known, or all blocks if none is.
     """
 
     @property
@@ -102,39 +102,39 @@ class SiteFacts(Protocol):
 
     @property
     def expected_count(self) -> int:
-        """All its senders, in blocks that are known or not."""
+        """The count of all its senders, in known and unknown blocks."""
 
     @property
     def known_count(self) -> int:
-        """Those of them that are in blocks that are known."""
+        """The count of its senders in known blocks."""
 
     @property
     def unknown_count(self) -> int:
-        """Those that are in the blocks of which ``unknown`` tells."""
+        """The count of its senders in the blocks that ``unknown`` concerns."""
 
     @property
     def stale_count(self) -> int:
-        """Those that are stale, in maintenance or not."""
+        """The count of stale senders, in maintenance or not."""
 
     @property
     def planned_count(self) -> int:
-        """Those of the stale that are in maintenance."""
+        """The count of stale senders that are in maintenance."""
 
     @property
     def retired_count(self) -> int:
-        """Senders that were retired, ever."""
+        """The count of all retired senders."""
 
     @property
     def observed_since_us(self) -> int:
-        """Since when its known blocks have been watched without a break."""
+        """Since when its known blocks have been observed without a gap."""
 
     @property
     def known_until_us(self) -> int:
-        """Until when everything about its known blocks is known."""
+        """Until when all its known blocks are covered."""
 
     @property
     def unknown(self) -> str | None:
-        """Why nobody knows how one of its blocks is now, of one that is not in maintenance if there is one; or None."""
+        """Why a block is unknown, preferably one that is not in maintenance; None if all are known."""
 
     @property
     def unknown_since_us(self) -> int:
@@ -146,23 +146,23 @@ class SiteFacts(Protocol):
 
     @property
     def lost_since_us(self) -> int | None:
-        """Until when the last of its blocks was known or in maintenance, None: one is known."""
+        """Until when the last of its blocks was known or in maintenance; None if one is known."""
 
     @property
     def is_heard(self) -> bool:
-        """Whether any agent was heard there lately, whatever it vouches for."""
+        """Whether any of its agents was heard lately, whether or not its watermarks extend coverage."""
 
     @property
     def alone_since_us(self) -> int:
-        """Since when one of its pair of agents has been alone that is heard, 0: none is."""
+        """Since when one agent of a pair has been heard alone; 0 if none is."""
 
     @property
     def lone_agents(self) -> tuple[str, ...]:
-        """Name the one that is heard."""
+        """The names of the agents that are heard alone."""
 
     @property
     def gone(self) -> bool:
-        """Whether nobody is expected there any more."""
+        """Whether no sender is expected there any more."""
 
     @property
     def maintained(self) -> bool:
@@ -173,29 +173,30 @@ class SiteFacts(Protocol):
         """When its last maintenance ended, or 0."""
 
     def stale_at(self, rank: int) -> int:
-        """Give since when so many of those that are stale now have been so while their blocks were watched."""
+        """Return since when ``rank`` of the senders that are stale now have been stale under observation."""
 
     def silent_at(self, rank: int) -> int:
-        """Give when so many of those that are stale now had been heard last."""
+        """Return the instant by which ``rank`` of the senders that are stale now had been heard for the last time."""
 
     def stale_senders(self, most: int) -> list[str]:
-        """Name up to ``most`` of the stale senders, the first to become so first."""
+        """Return the names of up to ``most`` stale senders, in the order in which they became stale."""
 
     @property
     def stale_blocks(self) -> tuple[str, ...]:
-        """Name the blocks whose senders are stale."""
+        """The names of the blocks that have stale senders."""
 
     def stale_among(self, senders: Sequence[str], blocks: Sequence[str]) -> int:
-        """Count those of these that are stale in one of these blocks; of none, in any."""
+        """Return how many of ``senders`` are stale in one of ``blocks``; if that is empty, in any block."""
 
     def sees(self, blocks: Sequence[str]) -> bool:
-        """Tell whether each of these blocks is known; of none, each that had stale senders."""
+        """Return True if each of ``blocks`` is known; if that is empty, each block that has stale senders."""
 
 
 class HubTimes(NamedTuple):
-    """The hub's own time, until when all that it held had been read by a right clock, and since when that has kept up.
+    """The hub's time, the instant up to which its sites can be judged, and since when the service has kept up with it.
 
-    Who has just begun to read may be about to hear of what seems unknown: that counts from ``read_since_us`` on.
+    A service that has just begun to read may still receive records of a site that seems unknown: an unknown site counts
+    from ``read_since_us``.
     """
 
     now_us: int
@@ -204,7 +205,7 @@ class HubTimes(NamedTuple):
 
 
 class IncidentKey(msgspec.Struct, frozen=True, order=True):
-    """The place and cause of an incident: a region's has no site, the hub's no region either."""
+    """The place and cause of an incident: a region's key has no site, the hub's neither site nor region."""
 
     region: str
     site: str
@@ -215,15 +216,15 @@ _HUB: Final = IncidentKey("", "", IncidentCause.UNKNOWN)
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong at one place for one cause, from its beginning to its end.
+    """A fault of one place with one cause, from its beginning to its end.
 
-    ``node_count`` of ``expected_count`` senders (sites, where the place is a region or the hub; agents of a pair) have
-    it now, ``most_count`` had it at its worst; ``nodes`` names those that had it at any time, up to MOST_NODES.
-    ``blocks`` names those they were stale in; incidents of older releases name none. ``growth_count`` is how often it
-    has grown, ``told_count`` of how many it was then, or at its beginning (0: not kept by older releases), and
-    ``larger_since_us`` since when it has been large enough to have grown again. ``reason`` is why an unknown place is
-    unknown. ``clear_since_us``: since when the condition has been away. ``within`` is the id of the wider incident
-    that this one is part of as long as that goes on.
+    ``node_count`` of ``expected_count`` senders (sites if the place is a region or the hub; agents of a pair) have it
+    now, ``most_count`` had it at its worst; ``nodes`` has the names of up to MOST_NODES that had it at any time.
+    ``blocks`` are the blocks of stale senders; incidents of older releases have none. ``growth_count`` is how often it
+    has grown, ``told_count`` the count of nodes reported then or at its beginning (0 in incidents of older releases),
+    and ``larger_since_us`` since when it has been large enough to have grown again. ``reason`` is why an unknown place
+    is unknown. ``clear_since_us``: since when the condition does not hold. ``within`` is the id of the open wider
+    incident that includes this one.
     """
 
     incident_id: str
@@ -254,7 +255,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> str:
-        """Say where and what it is in a few words, without its times.
+        """The place and the extent of the incident, without its times.
 
         ``eu-west.dub1: 214 of 230 stale``
         """
@@ -265,14 +266,14 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         if self.cause is IncidentCause.STALE:
             return f"{place}: {count:,} of {self.expected_count:,} stale"
         nodes = f"{'sender' if self.site else 'site'}{'s' * (self.expected_count != 1)}"
-        # Of a site, one block may be.
+        # Only one block of a site may be unknown.
         is_whole = self.site and count >= self.expected_count
         some = "" if is_whole else f", {count:,} of {self.expected_count:,} {nodes}"
         return f"{place}: unknown ({self.reason.replace('_', ' ')}{some})"
 
 
 class IncidentPage(msgspec.Struct, frozen=True):
-    """Incidents, the latest first, those that are open before others; ``before`` asks for older ones, 0: none."""
+    """Incidents, open ones first, each latest first; ``before`` is the key of the next page, 0 on the last one."""
 
     incidents: tuple[Incident, ...]
     before: int
@@ -281,8 +282,8 @@ class IncidentPage(msgspec.Struct, frozen=True):
 class SiteObservation(msgspec.Struct, frozen=True):
     """The state of one place and cause at an instant of its own clock.
 
-    ``since_us``: from when on the condition has held and time counts towards opening; None where it does not hold or
-    may not open one. ``clear`` says that it certainly does not hold, ``watched_us`` since when somebody has watched.
+    ``since_us``: since when the condition has held and time counts towards opening; None if it does not hold or must
+    not open an incident. ``clear``: it certainly does not hold. ``watched_us``: since when the place has been observed.
     ``planned_count`` of ``node_count`` are in maintenance.
     """
 
@@ -304,7 +305,7 @@ class SiteObservation(msgspec.Struct, frozen=True):
 
     @property
     def unplanned_count(self) -> int:
-        """Give how many have it that are not in maintenance."""
+        """The count of nodes that have it and are not in maintenance."""
         return self.node_count - self.planned_count
 
 
@@ -315,9 +316,10 @@ def judge(
     rules: IncidentRules,
     is_closed: Callable[[str, str], bool] = lambda _region, _site: False,
 ) -> list[Incident]:
-    """Give the incidents that opened, changed or closed.
+    """Return the incidents that opened, changed or closed.
 
-    What is not among ``sites`` stays as it is, unless an operator has closed the place (``is_closed``: region, site).
+    Incidents of places that are not in ``sites`` do not change, unless an operator has closed the place (``is_closed``:
+    region, site).
     """
     changed: dict[IncidentKey, Incident] = {}
     for seen in _observations(list(sites), open_incidents, hub, rules, is_closed):
@@ -334,14 +336,14 @@ def judge(
 
 
 def _wider_keys(key: IncidentKey) -> list[IncidentKey]:
-    """Name the places that have the same cause where they have one, the widest first."""
+    """Return the keys of the incidents that would include the one of ``key``, the widest place first."""
     if key.cause is not IncidentCause.UNKNOWN:
         return []
     return [each for each in (_HUB, IncidentKey(key.region, "", IncidentCause.UNKNOWN)) if each < key]
 
 
 def incident_id(key: IncidentKey, started_at_us: int) -> str:
-    """Derive the id: 128-bit BLAKE2b, hex, so that a rebuild announces nothing twice."""
+    """Return the id: 128-bit BLAKE2b, hex; derived, so that a rebuilt state repeats no alert."""
     named = msgspec.json.encode([key.region, key.site, key.cause, started_at_us])
     return blake2b(named, digest_size=16).hexdigest()
 
@@ -368,19 +370,19 @@ def _opened(seen: SiteObservation) -> Incident | None:
 
 
 def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> Incident:
-    # A block that is known again may be so for less long than the others.
+    # A block that has become known again may be covered less far than the others.
     now_us = max(seen.now_us, incident.known_until_us)
     clear_since = None
     if seen.clear:
-        # A blind span within the time of being clear is no time of being clear.
+        # A blind span does not count as time without the condition.
         clear_since = max(now_us if incident.clear_since_us is None else incident.clear_since_us, seen.watched_us)
     ended = clear_since is not None and now_us - clear_since >= close_after
     nodes = incident.nodes
     if len(nodes) < MOST_NODES and not set(seen.nodes) <= set(nodes):
         nodes = tuple(dict.fromkeys((*nodes, *seen.nodes)))[:MOST_NODES]
-    # Fewer stale senders than make an incident may have been so all along, where a site grew.
+    # In a site that grew, stale senders below the limit may have been stale all along.
     most_count = seen.node_count if seen.nodes or seen.key.cause is not IncidentCause.STALE else 0
-    # Most of those that were missing were given up, not heard again.
+    # Most of the missing senders were retired, not heard again.
     is_given_up = seen.gone or 2 * (seen.retired_count - incident.retired_before) > incident.most_count
     told_count = incident.told_count or incident.most_count
     larger_since = None
@@ -392,7 +394,7 @@ def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> I
         reason=incident.reason if seen.clear else _cause(incident.reason, seen.reason),
         known_until_us=now_us,
         node_count=seen.node_count,
-        # What it took is told beside those that were expected then: some may be retired by now.
+        # The worst count is reported with the count that was expected then: some may be retired by now.
         expected_count=max(incident.expected_count, incident.most_count) if seen.clear else seen.expected_count,
         most_count=max(incident.most_count, most_count),
         nodes=nodes,
@@ -407,15 +409,14 @@ def _continued(incident: Incident, seen: SiteObservation, close_after: int) -> I
 
 
 def _is_larger(seen: SiteObservation, told_count: int) -> bool:
-    """Return True if many more senders have it than were reported; planned maintenance opens nothing."""
+    """Return True if many more nodes have the condition than were reported, those in maintenance aside."""
     enough = min(2 * told_count, seen.expected_count - seen.planned_count)
     return seen.unplanned_count >= max(enough, told_count + 1)
 
 
 def _cause(reason: str, reason_now: str) -> str:
-    """Give why a place is unknown. What it says on its way back never was the cause: it catches up, and a region's
-    agents are silent until it is read.
-    """
+    """Return why a place is unknown; while it recovers, that is the reason before."""
+    # A site that recovers catches up first, and agents of a region are silent until its stream is read.
     is_coming_back = reason_now == CATCHING_UP or (reason == REGION_BEHIND and reason_now in SILENT)
     return reason if is_coming_back or not reason_now else reason_now
 
@@ -431,7 +432,7 @@ def _observations(
     began = hub.read_until_us if behind else None
     yield _wider(_HUB, sites, behind, began, hub._replace(read_since_us=0), rules)
     if behind:
-        # What the hub has not read, it cannot judge.
+        # The hub cannot judge sites whose records it has not read.
         return
     regions: dict[str, list[SiteFacts]] = defaultdict(list)
     for site in sites:
@@ -440,7 +441,7 @@ def _observations(
         members = [site for site in all_members if not site.gone]
         key = IncidentKey(region, "", IncidentCause.UNKNOWN)
         was = open_incidents.get(key)
-        # A site that speaks, and is unknown, has a cause of its own; where a region was lost, it is on its way back.
+        # An unknown site that is not silent has a cause of its own; in a region that was lost, it is recovering.
         unknown = [site for site in members if site.lost_since_us is not None]
         lost = [site for site in unknown if site.unknown in SILENT or was is not None]
         began = _lost_region_since(members, lost, was, rules)
@@ -448,12 +449,12 @@ def _observations(
         if _HUB in open_incidents:
             seen = msgspec.structs.replace(seen, since_us=None)
         there = {site.site for site in all_members}
-        # A site that has vanished has not come back.
+        # A site that is missing from the view has not recovered.
         is_whole = was is None or all(node in there or is_closed(region, node) for node in was.nodes)
         yield seen if is_whole else msgspec.structs.replace(seen, clear=False)
         wider = began is not None or (was is not None and is_whole) or _HUB in open_incidents
         for site in all_members:
-            # What a region does not tell is its own matter, also while some blocks are not late yet.
+            # A site is never to blame for its region's delay, also while some of its blocks are not late yet.
             yield _unknown_site(site, wider or site.unknown == REGION_BEHIND, hub, rules)
             stale = open_incidents.get(IncidentKey(region, site.site, IncidentCause.STALE))
             if site.gone or _is_watched(site, stale):
@@ -467,22 +468,22 @@ def _observations(
 
 
 def _gone(key: IncidentKey, hub: HubTimes) -> SiteObservation:
-    """Return the state of a place that is reported no more: no senders are expected there."""
+    """Return the observation of a place where no senders are expected any more."""
     return SiteObservation(key, hub.now_us, None, hub.now_us, 0, True, 0, 0, 0, (), gone=True)
 
 
 def _lost_region_since(
     members: list[SiteFacts], lost: list[SiteFacts], incident: Incident | None, rules: IncidentRules
 ) -> int | None:
-    """Say since when nobody can watch a region: the hub lacks it, or half of its sites and ``least_sites`` are lost."""
+    """Return since when a region is unknown: the hub lacks it, or half of its sites and ``least_sites`` are lost."""
     behind = [site.lost_since_us or 0 for site in lost if site.unknown == REGION_BEHIND]
     if behind:
         return sorted(behind)[len(behind) // 2]
     limit, least = ceil(len(members) / 2), rules.least_sites
     if incident is not None:
-        # One that has a single site is lost as long as that is.
+        # A region with a single site is lost as long as that site is.
         least = min(least, max(len(members), 1))
-        # One that grew is lost until fewer of its sites are; where it was cut, only those that are silent count now.
+        # A region that grew is lost until fewer of its sites are; after it was cut off, only silent sites count.
         limit = limit if incident.reason == REGION_BEHIND else min(limit, incident.most_count)
     limit = max(least, limit)
     return sorted(site.lost_since_us or 0 for site in lost)[limit - 1] if len(lost) >= limit else None
@@ -496,7 +497,7 @@ def _wider(
     hub: HubTimes,
     rules: IncidentRules,
 ) -> SiteObservation:
-    """See what a region or the hub has; ``began``: since when it has the cause, None where it has not."""
+    """Return the observation of a region or the hub; ``began``: since when it has the cause, None if it does not."""
     started_at = hub.now_us if began is None else began
     opens = began is not None and not all(site.maintained for site in lost)
     return SiteObservation(
@@ -535,14 +536,14 @@ def _unknown_site(site: SiteFacts, wider: bool, hub: HubTimes, rules: IncidentRu
 
 
 def _is_watched(site: SiteFacts, incident: Incident | None) -> bool:
-    """Tell whether it can be said who is stale: of an incident, how those are that it is of."""
+    """Return True if stale senders are observable: those of the incident, if there is one."""
     if site.lost_since_us is not None:
         return False
     return incident is None or site.sees(incident.blocks)
 
 
 def _stale_site(site: SiteFacts, incident: Incident | None, hub: HubTimes, rules: IncidentRules) -> SiteObservation:
-    """Return the state of a site by its stale senders. Those in maintenance open no incident, but keep one open."""
+    """Return the observation of a site's stale senders. Those in maintenance open no incident, but keep one open."""
     if site.gone:
         return _gone(IncidentKey(site.region, site.site, IncidentCause.STALE), hub)
     limit = max(rules.least_senders, ceil(rules.least_share * site.known_count), 1)
@@ -567,14 +568,14 @@ def _stale_site(site: SiteFacts, incident: Incident | None, hub: HubTimes, rules
 
 
 def _is_back(site: SiteFacts, incident: Incident | None) -> bool:
-    """Tell whether half of those that an incident is of are back: the limit may have grown with the site."""
+    """Return True if half of an incident's senders have recovered: the limit may have grown with the site."""
     if incident is None or 2 * site.stale_count < incident.most_count:
         return True
     return 2 * site.stale_among(incident.nodes, incident.blocks) < len(incident.nodes)
 
 
 def _lone_agent(site: SiteFacts, hub: HubTimes, rules: IncidentRules) -> SiteObservation:
-    """See whether one of a pair of agents is alone. That the other is expected, it knows best itself."""
+    """Return the observation of a pair of agents. Only the agent that is alone knows that another is expected."""
     key, since = IncidentKey(site.region, site.site, IncidentCause.ALONE), site.alone_since_us
     if site.gone:
         return _gone(key, hub)

@@ -1,12 +1,12 @@
-"""Tell receivers of incidents: Alertmanager, a webhook, a command; and tell somebody that all is well.
+"""Delivery of incidents to Alertmanager, webhooks and commands, and of heartbeats while the service is well.
 
-Every receiver has a loop and a thread of its own: one that does not answer delays no other, nor the service. A webhook
-and a command are told of one thing at a time: what one does not take keeps nothing else from it. Given up is only what
-a webhook says to be wrong itself, again and again, while it takes others.
+Every receiver has a task and a thread of its own: one that does not answer delays neither the others nor the service. A
+webhook or command receives one notice at a time; a notice that it refuses does not hold up the others. A notice is
+given up only if a webhook repeatedly rejects its content while it accepts others.
 
-Alertmanager is sent every open incident again and again, as it expects. Its ``endsAt`` lies a day ahead, so that a hub
-that dies resolves nothing; that it died is noticed by the heartbeat, which goes out only while the feed keeps up and
-whose absence is for its receiver to tell.
+Alertmanager receives every open incident repeatedly, as it expects. Its ``endsAt`` lies a day ahead, so that a crash of
+the hub resolves nothing. The crash shows by the missing heartbeat, which is sent only while the feed keeps up and whose
+receiver has to report its absence.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from aggregator.alert_settings import (
     HeartbeatAddress,
     WebhookSettings,
 )
-from aggregator.live.alerts.incident_book import IncidentBook, News
+from aggregator.live.alerts.incident_book import IncidentBook, Notice
 from aggregator.live.alerts.incidents import Incident, IncidentCause
 from shared.blake2 import blake2b
 from shared.command_line.tables import visible
@@ -44,13 +44,13 @@ _DEADLINE: Final = 10.0
 _COMMAND_DEADLINE: Final = 60.0
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
-_MOST_NEWS: Final = 100
+_MOST_NOTICES: Final = 100
 _MOST_IN_A_ROW: Final = 3
-"""After so many failures in a row a receiver is left alone for a while: likely it takes nothing at present."""
+"""After this number of failures in a row delivery pauses: the receiver probably accepts nothing at present."""
 _MOST_REFUSALS: Final = 5
 _OF_THE_SENDER: Final = (401, 403, 407, 408, 425, 429)
-"""The answers of the 400s that are about who posted, how often and when, and not about what was posted."""
-_CANNOT_TELL: Final = "cannot tell %s of incidents: %s; next attempt in %g s"
+"""The 4xx answers that concern the client, its rate or timing, and not the content."""
+_NOT_DELIVERED: Final = "cannot tell %s of incidents: %s; next attempt in %g s"
 _MOST_LISTED: Final = 20
 _ALERTS: Final = {
     IncidentCause.STALE: "MusterSendersStale",
@@ -61,7 +61,7 @@ WATCHDOG: Final = "MusterWatchdog"
 
 
 class Undelivered(Exception):
-    """A receiver did not take what it was sent. The text is one line."""
+    """A receiver did not acknowledge a message. The text is one line."""
 
 
 class AlertRefused(Undelivered):
@@ -69,51 +69,54 @@ class AlertRefused(Undelivered):
 
 
 _Name: TypeAlias = tuple[str, int]
-"""Of news: its incident's id and its stage."""
+"""The identity of a notice: the incident's id and the stage."""
 
 
 class Receiver(Protocol):
-    """Somebody who is told of one thing at a time."""
+    """A receiver of one notice at a time."""
 
     name: str
-    """What it is known by in the book: it outlives restarts."""
+    """Its name in the book, the same after a restart."""
 
-    async def tell(self, news: News) -> None:
-        """Tell it; raise Undelivered."""
+    async def send(self, notice: Notice) -> None:
+        """Send a notice; raise Undelivered if it was not acknowledged."""
 
 
 class _Failures:
-    """What a receiver has not taken, and when that is tried again, in seconds of the loop."""
+    """The notices that a receiver has not acknowledged, and the next attempt, in seconds of the loop's clock."""
 
     def __init__(self) -> None:
         self.counts: Counter[_Name] = Counter()
         self.again_at = 0.0
         self._refusals: dict[_Name, tuple[int, int]] = {}
-        """How often each was refused although another was taken since it failed before, and how many were by now."""
+        """How often each was refused although another was accepted since its last failure, and the accepted count."""
 
-    def due(self, news: Sequence[News], now: float) -> list[News]:
-        """Give what is tried now: what never failed, and then the rest if it is time. All else is forgotten."""
-        for name in self.counts.keys() - {each.name for each in news}:
+    def due(self, notices: Sequence[Notice], now: float) -> list[Notice]:
+        """Return the notices to send now: those that never failed, then the failed ones if it is time for these.
+
+        Failures of notices that are no longer in ``notices`` are deleted.
+        """
+        for name in self.counts.keys() - {each.name for each in notices}:
             self.forget(name)
-        due = [each for each in news if now >= self.again_at or each.name not in self.counts]
+        due = [each for each in notices if now >= self.again_at or each.name not in self.counts]
         return sorted(due, key=lambda each: self.counts[each.name])
 
     def add(self, name: _Name, error: Undelivered, taken_count: int) -> bool:
-        """Count one; tell whether to give up. ``taken_count`` is how many others were taken, ever."""
+        """Count a failure; return True to give up. ``taken_count``: all notices that the receiver has accepted."""
         self.counts[name] += 1
         refusals, taken_before = self._refusals.get(name, (0, taken_count))
-        # Who takes nothing else either may be out of order.
+        # A receiver that accepts nothing else either may be out of order.
         refusals += isinstance(error, AlertRefused) and taken_count > taken_before
         self._refusals[name] = refusals, taken_count
         return refusals >= _MOST_REFUSALS
 
     def forget(self, name: _Name) -> None:
-        """Forget how often it failed, if it did."""
+        """Delete the failures of a notice."""
         self.counts.pop(name, None)
         self._refusals.pop(name, None)
 
     def pause(self, names: Iterable[_Name], now: float) -> float:
-        """Say how long to wait, now that these have failed: the longer, the more often all of them have."""
+        """Return the pause in seconds after ``names`` have failed: it doubles with their smallest count of failures."""
         attempts = min(self.counts[name] for name in names)
         seconds: float = min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 16), _LONGEST_PAUSE)
         self.again_at = now + seconds
@@ -121,11 +124,11 @@ class _Failures:
 
 
 class Alerts:
-    """Deliver what the book holds to every receiver.
+    """Delivery of the notices in the book to every receiver.
 
-    ``is_well`` tells whether the feed keeps up: without it no heartbeat goes out. ``now`` is the hub's time in
-    microseconds. ``page`` is the address of the page, for links. Failed attempts are counted in ``failed_count``, and
-    what was given up in ``given_up_count``.
+    ``is_well`` returns True if the feed keeps up: only then are heartbeats sent. ``now`` returns the hub's time in
+    microseconds. ``page`` is the address of the page, for links. ``failed_count`` counts failed attempts,
+    ``given_up_count`` notices that were given up.
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class Alerts:
             book.introduce(receiver.name)
 
     def wake(self) -> None:
-        """Look at once whether there is anything to tell."""
+        """Send new notices at once."""
         for event in self._woken:
             event.set()
 
@@ -180,19 +183,19 @@ class Alerts:
                 await _wait(woken, max(0, failures.again_at - clock()) if failures.counts else None)
 
     async def _deliver(self, receiver: Receiver, failures: _Failures, clock: Callable[[], float]) -> bool:
-        """Tell what is due; give whether the book has moved on."""
+        """Send the notices that are due; return True if the book has changed."""
         has_moved, failed, in_a_row = False, dict[_Name, str](), 0
-        for each in failures.due(self._book.news(receiver.name, _MOST_NEWS + len(failures.counts)), clock()):
+        for each in failures.due(self._book.pending(receiver.name, _MOST_NOTICES + len(failures.counts)), clock()):
             name, is_end = each.name, each.event == "ended"
             if is_end and (each.incident.incident_id, 0) in failures.counts:
-                # Its beginning comes first.
+                # The beginning must be delivered first.
                 continue
             if is_end and self._book.is_open(each.incident):
-                # It was taken back while others were told.
+                # The end was withdrawn while other notices were sent.
                 has_moved = True
                 continue
             try:
-                await receiver.tell(each)
+                await receiver.send(each)
             except Undelivered as error:
                 self.failed_count[receiver.name] += 1
                 in_a_row += 1
@@ -214,26 +217,26 @@ class Alerts:
             has_moved = True
         if failed:
             pause = failures.pause(failed, clock())
-            _LOG.warning(_CANNOT_TELL, receiver.name, [*failed.values()][-1], pause)
+            _LOG.warning(_NOT_DELIVERED, receiver.name, [*failed.values()][-1], pause)
         return has_moved
 
     async def _repeat(self, receiver: "_Alertmanager", woken: asyncio.Event) -> None:
         pause = _FIRST_PAUSE
         while True:
             woken.clear()
-            news = self._book.news(receiver.name)
+            notices = self._book.pending(receiver.name)
             try:
-                await receiver.tell(news, tuple(self._book.open.values()), self._now())
+                await receiver.send(notices, tuple(self._book.open.values()), self._now())
             except Undelivered as error:
                 self.failed_count[receiver.name] += 1
-                _LOG.warning(_CANNOT_TELL, receiver.name, error, pause)
+                _LOG.warning(_NOT_DELIVERED, receiver.name, error, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            self._book.acknowledge(receiver.name, news)
-            self.delivered_count[receiver.name] += len(news)
+            self._book.acknowledge(receiver.name, notices)
+            self.delivered_count[receiver.name] += len(notices)
             pause = _FIRST_PAUSE
-            if not news:
+            if not notices:
                 await _wait(woken, receiver.repeats_after)
 
     async def _beat(self, name: str, url: str, every: float) -> None:
@@ -247,15 +250,15 @@ class Alerts:
             await asyncio.sleep(every)
 
 
-class Words(NamedTuple):
-    """An incident in words: what is shown of names is bounded, and nothing in it is obeyed."""
+class IncidentText(NamedTuple):
+    """The text of an incident: names are bounded in number and length, and control characters are visible."""
 
     title: str
     nodes: str
 
 
-def words(incident: Incident) -> Words:
-    """Say what happened as the page does.
+def incident_text(incident: Incident) -> IncidentText:
+    """Return the text of an incident, as the page shows it.
 
     ``eu-west.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z``
     """
@@ -271,23 +274,23 @@ def words(incident: Incident) -> Words:
         what += f"; over since {format_instant(incident.clear_since_us)}, unless it returns"
     listed = [visible(node)[:64] for node in incident.nodes[:_MOST_LISTED]]
     more = incident.most_count - len(listed)
-    return Words(what, ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))
+    return IncidentText(what, ", ".join(listed) + (f" and {more:,} more" if listed and more > 0 else ""))
 
 
-def message(news: News, page: str) -> dict[str, Any]:
-    """Make the object that webhooks and commands get: ``muster:incident:1``."""
-    title, _ = words(news.incident)
+def message(notice: Notice, page: str) -> dict[str, Any]:
+    """Return the object that webhooks and commands receive: ``muster:incident:1``."""
+    title, _ = incident_text(notice.incident)
     return {
         "protocol": "muster:incident:1",
-        "event": news.event,
+        "event": notice.event,
         "text": title,
-        "url": address(page, news.incident),
-        **msgspec.to_builtins(news.incident),
+        "url": address(page, notice.incident),
+        **msgspec.to_builtins(notice.incident),
     }
 
 
 def address(page: str, incident: Incident) -> str:
-    """Give the page's address of the place that has the incident."""
+    """Return the address on the page of the incident's place."""
     place = "/".join(quote(part, safe="") for part in ("sites", incident.region, incident.site) if part)
     return f"{page.rstrip('/')}/{place if incident.site else 'incidents'}"
 
@@ -299,9 +302,9 @@ class _Alertmanager:
         self._url = settings.address.rstrip("/") + "/api/v2/alerts"
         self._page, self._is_well = page, is_well
 
-    async def tell(self, news: Sequence[News], again: Sequence[Incident], now_us: int) -> None:
-        """Tell it of all at once, as it expects; raise Undelivered."""
-        ended = [each.incident for each in news if each.incident.ended_at_us is not None]
+    async def send(self, notices: Sequence[Notice], again: Sequence[Incident], now_us: int) -> None:
+        """Send all open and ended incidents in one request, as Alertmanager expects; raise Undelivered."""
+        ended = [each.incident for each in notices if each.incident.ended_at_us is not None]
         alerts = [
             self._alert(incident, now_us) for incident in {each.incident_id: each for each in (*again, *ended)}.values()
         ]
@@ -311,7 +314,7 @@ class _Alertmanager:
             await self._web.ask(self._url, msgspec.json.encode(alerts))
 
     def _alert(self, incident: Incident, now_us: int) -> dict[str, Any]:
-        title, nodes = words(incident)
+        title, nodes = incident_text(incident)
         name = _ALERTS[incident.cause]
         labels = {"alertname": name, "region": incident.region, "site": incident.site, "incident": incident.incident_id}
         ends_at = now_us + _FIRING_FOR if incident.ended_at_us is None else incident.ended_at_us
@@ -340,8 +343,8 @@ class _Webhook:
         self._url, self._page, self._web = settings.address, page, web
         self.name = _name("webhook", self._url)
 
-    async def tell(self, news: News) -> None:
-        await self._web.ask(self._url, msgspec.json.encode(message(news, self._page)))
+    async def send(self, notice: Notice) -> None:
+        await self._web.ask(self._url, msgspec.json.encode(message(notice, self._page)))
 
 
 class _Command:
@@ -350,8 +353,8 @@ class _Command:
         self.name = f"command {program}" + (_digest(*arguments) if arguments else "")
         self._page = page
 
-    async def tell(self, news: News) -> None:
-        await _run(self._command, msgspec.json.encode(message(news, self._page)) + b"\n")
+    async def send(self, notice: Notice) -> None:
+        await _run(self._command, msgspec.json.encode(message(notice, self._page)) + b"\n")
 
 
 def _receiver(
@@ -369,7 +372,7 @@ def _receiver(
 
 
 def _name(kind: str, url: str) -> str:
-    """Name a receiver without what may be secret in its address (credentials, path, query), and as no other."""
+    """Return a unique name without the possibly secret parts of the address (credentials, path, query)."""
     parts = urlsplit(url)
     host = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
     return f"{kind} {host}" + ("" if url.rstrip("/") == host else _digest(url))
@@ -380,7 +383,7 @@ def _digest(*texts: str) -> str:
 
 
 class _Web:
-    """Asks the web, each request in a thread that nothing else waits for."""
+    """HTTP client; each request runs in a thread that blocks nothing else."""
 
     def __init__(self, most: int) -> None:
         self._threads = ThreadPoolExecutor(max(1, most), "muster-alerts")
@@ -390,7 +393,7 @@ class _Web:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, url: str, body: bytes | None) -> None:
-        """Ask, or post JSON; an answer of the 200s is an acknowledgement, all else raises Undelivered."""
+        """Send a GET, or a POST of JSON. A 2xx answer is an acknowledgement; all else raises Undelivered."""
         parts, headers = urlsplit(url), {"Content-Type": "application/json"}
         if parts.username is not None:
             user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"

@@ -1,4 +1,4 @@
-"""Watch the fleet for incidents while it is served: list them, publish what changes, and have receivers told."""
+"""Extension of the live service for incidents: its endpoint, events and metrics, and delivery to receivers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -19,14 +19,14 @@ from aggregator.live.service.server import Extension, Service, json_answer, quer
 
 
 class IncidentQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Those that are open, or that began before an instant (microseconds)."""
+    """Parameters of a list of incidents; ``before`` is an instant in microseconds."""
 
     before: Place = 0
     limit: Limit = 100
 
 
 class IncidentWatch(Extension):
-    """Looks at each view of a service, and tells receivers in tasks of its own."""
+    """Judges each view of a service, and delivers notices in tasks of its own."""
 
     def __init__(self, settings: AggregatorSettings) -> None:
         asked = settings.live.incidents
@@ -42,16 +42,16 @@ class IncidentWatch(Extension):
         self._service: Service | None = None
         page = settings.live.page or f"http://{settings.live.listen}"
         self._alerts = Alerts(self.book, settings.live.alerts, self._is_well, self._now, page)
-        self._telling: asyncio.Task[None] | None = None
+        self._delivery: asyncio.Task[None] | None = None
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Give the list of incidents."""
+        """Return the endpoint that lists incidents."""
         return [Endpoint("/incidents", self._get_incidents, IncidentPage, "List incidents.", IncidentQuery)]
 
     def metrics(self) -> Iterable[Metric]:
-        """Give the open incidents, and who could be told of them."""
+        """Yield the metrics of open incidents and of deliveries."""
         held = GaugeMetricFamily("muster_live_open_incidents", "Incidents that go on, by cause", labels=["cause"])
-        # What is part of a wider one is no incident of its own meanwhile.
+        # An incident within a wider one does not count while that is open.
         causes = [each.cause for each in self.book.open.values() if not each.within]
         for cause in IncidentCause:
             held.add_metric([cause], causes.count(cause))
@@ -69,25 +69,25 @@ class IncidentWatch(Extension):
         yield from (held, delivered, failed, given_up)
 
     def close(self) -> None:
-        """Close the file, and tell nobody any more."""
-        if self._telling is not None:
-            self._telling.cancel()
+        """Stop delivery and close the file."""
+        if self._delivery is not None:
+            self._delivery.cancel()
         self.book.close()
 
     async def look(self, service: Service, view: View) -> None:
-        """Judge the fleet as it is now."""
+        """Judge the fleet in ``view``, and publish the incidents that changed."""
         changed = self.book.look(view)
         service.publish_all("incident", changed)
-        if self._telling is None:
+        if self._delivery is None:
             self._service = service
-            self._telling = asyncio.create_task(self._alerts.run())
-        elif self._telling.done():
-            self._telling.result()
+            self._delivery = asyncio.create_task(self._alerts.run())
+        elif self._delivery.done():
+            self._delivery.result()
         elif changed:
             self._alerts.wake()
 
     def _is_well(self) -> bool:
-        """Tell whether the feed keeps up: what is connected, and hours behind, is not well."""
+        """Return True if the feed keeps up: one that is connected, but hours behind, is not well."""
         service = self._service
         return service is not None and not service.feed.wrong and not service.view.is_hub_behind
 

@@ -34,7 +34,7 @@ from aggregator.live.alerts.incidents import (
     IncidentRules,
     incident_id,
 )
-from aggregator.live.alerts.receivers import WATCHDOG, Alerts, words
+from aggregator.live.alerts.receivers import WATCHDOG, Alerts, incident_text
 from shared.instants import MINUTE, SECOND, parse_instant
 from shared.settings import Duration, FilePath
 from tests.support.nats.free_ports import free_ports
@@ -450,16 +450,16 @@ def test_an_address_must_be_one_of_the_web(book: IncidentBook, url: str, wrong: 
 def test_an_incident_reads_as_a_sentence() -> None:
     at = parse_instant("2026-11-26T10:42:00Z")
     incident = an_incident(at, known_until_us=at + MINUTE)
-    assert words(incident).title == (
+    assert incident_text(incident).title == (
         "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:43:00Z"
     )
-    assert words(incident).nodes == "web1, <b>web2</b>\\u202e and 212 more"
+    assert incident_text(incident).nodes == "web1, <b>web2</b>\\u202e and 212 more"
     lost = msgspec.structs.replace(
         incident, site="", cause=IncidentCause.UNKNOWN, reason="region_behind", node_count=2, expected_count=3
     )
-    assert words(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
+    assert incident_text(lost).title == "eu: unknown (region behind, 2 of 3 sites) since 2026-11-26T10:42:00Z"
     part = msgspec.structs.replace(lost, site="dub1", reason="agent_silent")
-    assert words(part).title == "eu.dub1: unknown (agent silent, 2 of 3 senders) since 2026-11-26T10:42:00Z"
+    assert incident_text(part).title == "eu.dub1: unknown (agent silent, 2 of 3 senders) since 2026-11-26T10:42:00Z"
     assert msgspec.structs.replace(part, node_count=3).summary == "eu.dub1: unknown (agent silent)"
 
 
@@ -467,9 +467,9 @@ def test_an_incident_that_is_over_tells_how_many_it_took_and_not_how_many_are_le
     at = parse_instant("2026-11-26T10:42:00Z")
     clear = an_incident(at, known_until_us=at + 2 * MINUTE, node_count=0, clear_since_us=at + MINUTE)
     began = "eu.dub1: 214 of 230 stale since 2026-11-26T10:42:00Z, known until 2026-11-26T10:44:00Z"
-    assert words(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
+    assert incident_text(clear).title == f"{began}; over since 2026-11-26T10:43:00Z, unless it returns"
     ended = msgspec.structs.replace(clear, ended_at_us=at + MINUTE, outcome=IncidentOutcome.RECOVERED)
-    assert words(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
+    assert incident_text(ended).title == f"{began}; over since 2026-11-26T10:43:00Z"
 
 
 @pytest.fixture

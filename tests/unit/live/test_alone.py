@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.live.alerts.incident_book import IncidentBook
 from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentRules
-from aggregator.live.alerts.receivers import words
+from aggregator.live.alerts.receivers import incident_text
 from aggregator.live.api import UnknownReason
 from shared.instants import DAY, HOUR, MINUTE, SECOND
 from tests.support.lakehouse.hub import Block
@@ -26,8 +26,8 @@ def test_an_agent_that_says_to_be_alone_is_an_incident_since_it_said_so_first(to
     assert tells(1, "probe_not_stored", "pair_alone") == []
     (began,) = tells(2, "pair_alone")
     assert (began.started_at_us, began.nodes) == (KNOWN_UNTIL + MINUTE, ("dub1-b",))
-    assert words(began).title.startswith("eu-west.dub1: only one agent of its pair is ready since")
-    assert words(began).nodes == "dub1-b"
+    assert incident_text(began).title.startswith("eu-west.dub1: only one agent of its pair is ready since")
+    assert incident_text(began).nodes == "dub1-b"
     assert told.view(KNOWN_UNTIL + 2 * MINUTE).block(0).conditions == ("pair_alone",)
     (clear,) = tells(3)
     assert clear.ended_at_us is None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from aggregator.live.alerts.incident_book import SeenSite, ended_maintenance
+from aggregator.live.alerts.incident_book import SiteSnapshot, ended_maintenance
 from aggregator.live.fold.changes import Archived, Changes, StoryEntry
 from aggregator.live.fold.coverage import MOST_LIVES
 from aggregator.live.fold.fleet import Fleet
@@ -48,7 +48,9 @@ def test_no_value_of_any_field_stops_the_fold_the_store_or_what_is_shown(kind: s
     reader = StoreReader(tmp_path / "live.db")
     msgspec.json.encode([view.whole, view.sites])
     for number in range(view.block_count):
-        SeenSite(view, loaded.blocks[number].region, loaded.blocks[number].site, ended_maintenance(loaded, view.now))
+        SiteSnapshot(
+            view, loaded.blocks[number].region, loaded.blocks[number].site, ended_maintenance(loaded, view.now)
+        )
         for name in loaded.members[number]:
             stored = reader.sender(number, name)
             assert stored is not None

@@ -220,7 +220,7 @@ def test_a_block_that_is_lost_and_found_again_and_again_hides_no_outage_of_the_o
 
 def told(book: IncidentBook) -> list[tuple[str, str]]:
     """Take what a receiver is told: of which incident, and what happened."""
-    news = book.news("ops")
+    news = book.pending("ops")
     book.acknowledge("ops", news)
     return [(each.incident.incident_id, each.event) for each in news]
 
@@ -275,7 +275,7 @@ def test_who_was_told_of_an_end_that_was_taken_back_meanwhile_is_told_of_the_nex
     ]
     fleet.book.save(ends[:1])
     for end in ends[1:]:
-        news = fleet.book.news("ops")
+        news = fleet.book.pending("ops")
         assert [each.event for each in news] == ["ended"]
         # While that is told, the incident goes on after all, the second time to end anew.
         fleet.book.save([incident])
@@ -306,12 +306,12 @@ def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_
 ) -> None:
     fleet.tell(1, *(main.stale(name, START) for name in SENDERS[:10]), watched=(main,))
     fleet.until(range(2, 4), main)
-    (began,) = fleet.book.news("ops")
+    (began,) = fleet.book.pending("ops")
     fleet.tell(4, *(main.stale(name, START + 3 * MINUTE) for name in SENDERS[10:30]), watched=(main,))
     fleet.until(range(5, 8), main)
     # It grew while that was on its way.
     fleet.book.acknowledge("ops", [began])
-    (grew,) = fleet.book.news("ops")
+    (grew,) = fleet.book.pending("ops")
     assert (grew.event, grew.incident.incident_id) == ("grew", began.incident.incident_id)
     assert (grew.incident.node_count, grew.incident.growth_count) == (30, 1)
     fleet.book.acknowledge("ops", [grew])
@@ -319,16 +319,16 @@ def test_who_was_told_of_fewer_is_told_of_growth_once_and_of_the_end_alone_when_
     fleet.book = IncidentBook(tmp_path / "incidents.db", IncidentRules())
     # Who comes new is told how large it is by now.
     fleet.book.introduce("late")
-    (first,) = fleet.book.news("late")
+    (first,) = fleet.book.pending("late")
     assert (first.event, first.incident.node_count) == ("began", 30)
     fleet.book.acknowledge("late", [first])
-    assert fleet.book.news("late") == fleet.book.news("ops") == []
+    assert fleet.book.pending("late") == fleet.book.pending("ops") == []
     fleet.tell(8, *(main.stale(name, START + 7 * MINUTE) for name in SENDERS[30:]), watched=(main,))
     fleet.until(range(9, 12), main)
-    assert [(each.event, each.incident.node_count) for each in fleet.book.news("ops")] == [("grew", 100)]
-    wider = msgspec.structs.replace(fleet.book.news("ops")[0].incident, within="2")
+    assert [(each.event, each.incident.node_count) for each in fleet.book.pending("ops")] == [("grew", 100)]
+    wider = msgspec.structs.replace(fleet.book.pending("ops")[0].incident, within="2")
     fleet.book.save([wider])
-    assert fleet.book.news("ops") == []
+    assert fleet.book.pending("ops") == []
     fleet.book.save([msgspec.structs.replace(wider, within="")])
     fleet.tell(12, *(main.recovered(name, START + 12 * MINUTE) for name in SENDERS), watched=(main,))
     fleet.until(range(13, 17), main)
@@ -341,16 +341,16 @@ def test_a_receiver_that_is_told_late_of_a_beginning_is_not_told_that_it_grew_to
     fleet.tell(1, *(main.stale(name, START) for name in SENDERS[:10]), watched=(main,))
     fleet.until(range(2, 4), main)
     fleet.tell(4, *(main.stale(name, START + 3 * MINUTE) for name in SENDERS[10:30]), watched=(main,))
-    (began,) = fleet.book.news("ops")
+    (began,) = fleet.book.pending("ops")
     assert (began.event, began.incident.node_count) == ("began", 30)
     fleet.book.acknowledge("ops", [began])
     fleet.until(range(5, 9), main)
     incident = fleet.incident(IncidentCause.STALE)
     assert incident is not None
-    assert (incident.growth_count, incident.told_count, fleet.book.news("ops")) == (1, 30, [])
+    assert (incident.growth_count, incident.told_count, fleet.book.pending("ops")) == (1, 30, [])
     fleet.tell(9, *(main.stale(name, START + 8 * MINUTE) for name in SENDERS[30:]), watched=(main,))
     fleet.until(range(10, 14), main)
-    assert [(each.event, each.incident.node_count) for each in fleet.book.news("ops")] == [("grew", 100)]
+    assert [(each.event, each.incident.node_count) for each in fleet.book.pending("ops")] == [("grew", 100)]
 
 
 def test_notices_of_an_older_release_are_kept(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_pair_of_which_one_is_alone_is_one_incident_however_many_blocks_say_so
             names = ("pair_alone",) if 1 + number <= minute < 9 - number else ()
             fleet.at(at + number, in_conditions(block.watermark(START, at), *names))
         fleet.changed += fleet.book.look(fleet.view(at + len(blocks)))
-    news = fleet.book.news("ops")
+    news = fleet.book.pending("ops")
     assert [(each.event, each.incident.cause, each.incident.nodes) for each in news] == [
         ("began", IncidentCause.ALONE, ("dub1-b",)), ("ended", IncidentCause.ALONE, ("dub1-b",))
     ]  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aggregator.live.alerts.incident_book import IncidentBook, SeenSite, ended_maintenance
+from aggregator.live.alerts.incident_book import IncidentBook, SiteSnapshot, ended_maintenance
 from aggregator.live.alerts.incidents import Incident, IncidentCause, IncidentRules
 from aggregator.live.api import Counts, State, UnknownReason
 from aggregator.live.fold.changes import Changes
@@ -156,10 +156,10 @@ def test_maintenance_stands_before_unknown_and_stale_and_ends_when_it_is_over_or
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 1, START, window))
     late = told.view(LATE)
     assert (late.counts(0), late.site("eu-west", "dub1").state) == (Counts(maintenance=2), State.MAINTENANCE)
-    seen = SeenSite(late, "eu-west", "dub1", ended_maintenance(told.fleet, LATE))
+    seen = SiteSnapshot(late, "eu-west", "dub1", ended_maintenance(told.fleet, LATE))
     assert (seen.maintained, seen.planned_count, seen.stale_count, seen.expected_count) == (True, 1, 1, 2)
     over = told.view(LATE + HOUR)
-    seen = SeenSite(over, "eu-west", "dub1", ended_maintenance(told.fleet, LATE + HOUR))
+    seen = SiteSnapshot(over, "eu-west", "dub1", ended_maintenance(told.fleet, LATE + HOUR))
     assert (over.maintenance(0), seen.maintained_until_us) == (None, LATE + HOUR)
     told.at(KNOWN_UNTIL, said(Scope("eu-west"), 2, START, CancelMaintenance(1)))
     assert told.view(LATE).counts(0) == Counts(unknown=2)
@@ -411,7 +411,7 @@ def test_a_site_whose_senders_are_all_retired_is_not_missed_when_it_falls_silent
     assert (site.state, site.reason, site.counts) == (State.RETIRED, None, Counts(retired=1))
     assert (site.blocks[0].is_gone, site.blocks[0].reason) == (True, UnknownReason.AGENT_SILENT)
     assert (late.whole.unknown_site_count, late.whole.regions[0].unknown_site_count) == (1, 1)
-    assert SeenSite(late, "eu-west", "old", {}).gone
+    assert SiteSnapshot(late, "eu-west", "old", {}).gone
     told.at(LATE, old.new("db2", LATE))
     assert told.view(LATE).site("eu-west", "old").state is State.UNKNOWN
 
@@ -422,7 +422,7 @@ def test_a_block_of_which_nobody_is_expected_makes_its_site_no_less_known(told: 
     known = told.view(LATE - 1)
     site = known.site("eu-west", "dub1")
     assert (site.state, site.reason, site.known_until_us) == (State.STALE, None, KNOWN_UNTIL)
-    seen = SeenSite(known, "eu-west", "dub1", {})
+    seen = SiteSnapshot(known, "eu-west", "dub1", {})
     assert (seen.gone, seen.unknown, seen.known_until_us, seen.retired_count) == (False, None, KNOWN_UNTIL, 1)
 
 
@@ -465,17 +465,17 @@ def test_a_part_of_a_wider_incident_is_told_to_nobody_and_its_end_to_whom_its_be
     }  # fmt: skip
     first = Incident(incident_id="1", site="dub1", **common)  # type: ignore[arg-type]
     book.save([first])
-    book.acknowledge("ops", book.news("ops"))
+    book.acknowledge("ops", book.pending("ops"))
     wide = Incident(incident_id="2", site="", **common)  # type: ignore[arg-type]
     second = Incident(incident_id="3", site="ber1", within="2", **common)  # type: ignore[arg-type]
     book.save([msgspec.structs.replace(first, within="2"), wide, second])
-    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("2", "began")]
-    book.acknowledge("ops", book.news("ops"))
+    assert [(each.incident.incident_id, each.event) for each in book.pending("ops")] == [("2", "began")]
+    book.acknowledge("ops", book.pending("ops"))
     over = [msgspec.structs.replace(each, within="2", ended_at_us=START + 1) for each in (first, second)]
     book.save(over)
-    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("1", "ended")]
+    assert [(each.incident.incident_id, each.event) for each in book.pending("ops")] == [("1", "ended")]
     book.save([msgspec.structs.replace(second, within="")])
-    assert [(each.incident.incident_id, each.event) for each in book.news("ops")] == [("3", "began"), ("1", "ended")]
+    assert [(each.incident.incident_id, each.event) for each in book.pending("ops")] == [("3", "began"), ("1", "ended")]
     book.close()
 
 
