@@ -203,7 +203,7 @@ class Agent:
             if self._announcements is not None:
                 # What is read no more says no more that it goes on.
                 await cancel_all([part for part in parts if part.get_name() in self._blocks.readers])
-                await self._announcements.say_stopping()
+                await self._announcements.announce_stop()
             await cancel_all(parts)
 
     async def close(self, failure: str = "") -> None:

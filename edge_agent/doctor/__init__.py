@@ -1,1 +1,1 @@
-"""Look for what is wrong around an agent, or soon will be, and say what to do. Changes nothing, anywhere."""
+"""Checks of everything around an agent that is wrong, or soon will be, with remedies. Changes nothing, anywhere."""

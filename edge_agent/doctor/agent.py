@@ -1,4 +1,4 @@
-"""Look at what the agent itself says, as its store has it: does it run, is a part of it in trouble."""
+"""Check of the agent's own status in its store: does it run, is a part of it in trouble."""
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _NEEDS = {UPSTREAM: "region", "policy": "region", "other member": "pair"}
 
 
 def check_agent(settings: AgentSettings, above: Sequence[Finding] = ()) -> Iterator[Finding]:
-    """Read the status that the agent writes every two seconds; ``above`` is what was found before."""
+    """Check the status that the agent writes every two seconds; ``above`` are the earlier findings."""
     path = Path(settings.store.path)
     try:
         report = read_status(path)
@@ -58,16 +58,16 @@ def _finding_of(condition: Condition, above: Sequence[Finding], *, has_failed: b
 
 
 def is_explained(condition: Condition, above: Sequence[Finding]) -> bool:
-    """Tell whether a line above says the same, or that something has failed which what is in trouble needs."""
+    """Return True if an earlier finding says the same, or names a failure that explains this one."""
     if any(each.condition == condition.name and block_of(each.subject) == condition.stream for each in above):
         return True
-    # What a stream shows beside its reading has a cause of its own.
+    # A warning about a stream has a cause of its own, other than its reading.
     is_of_part = condition.is_error or not condition.subject.startswith(_STREAM)
     return is_of_part and failed_for(condition.subject, {each.subject for each in above if each.level is Level.FAIL})
 
 
 def failed_for(part: str, failed: Collection[str]) -> bool:
-    """Tell whether what failed is something that a part of the agent needs.
+    """Return True if a failed check concerns something that a part of the agent needs.
 
     >>> failed_for("upstream", ["region"]), failed_for("probe of nodes", ["source of other", "region"])
     (True, False)

@@ -1,4 +1,4 @@
-"""Hold the clocks of site, region and this host against each other, and the site's against what was observed."""
+"""Check of clocks: site, region and this host against each other, and the site's against observed time."""
 
 from collections.abc import Iterator
 
@@ -21,21 +21,21 @@ _STANDS_STILL = (
 
 
 def offset_of(server_at: int, asked_at: int, answered_at: int) -> int:
-    """Give how far a server's clock is ahead of this host's, between whose two readings it was asked."""
+    """Return how far a server's clock is ahead of this host's, read before and after the question."""
     return 0 if asked_at <= server_at <= answered_at else server_at - (asked_at + answered_at) // 2
 
 
 def region_clock(name: str, offset: int) -> Finding:
-    """Say how the clock of the region's server stands to this host's."""
+    """Return a finding about the clock of the region's server relative to this host's."""
     if abs(offset) <= TOLERANCE:
         return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
-    text = f"its clock is {_beside(offset)} this host's"
+    text = f"its clock is {_relative(offset)} this host's"
     remedy = "synchronise both (chrony): beside it, a site's clock is followed to source.max_clock_ahead"
     return warning(name, text, remedy)
 
 
 async def region_offset(settings: AgentSettings) -> int | None:
-    """Give how far the region's clock is ahead of this host's; None where that cannot be told."""
+    """Return how far the region's clock is ahead of this host's; None if unknown."""
     clocks = Clocks()
     try:
         async with open_visit(settings, settings.upstream) as visit:
@@ -46,14 +46,14 @@ async def region_offset(settings: AgentSettings) -> int | None:
 
 
 def source_clock(name: str, block: StreamSettings, offset: int, region: int | None) -> Finding:
-    """Say how the clock of a site's server stands to this host's and the region's, and which of them is wrong.
+    """Return a finding about the clock of a site's server relative to the other two, and which of them is wrong.
 
     ``offset`` is how far it is ahead of this host's, ``region`` how far the region's is.
     """
     max_ahead = 0 if block.mode == "copy" else int(block.source.max_clock_ahead)
     if abs(offset) <= TOLERANCE:
         return good(name, f"its clock agrees with this host's within {format_duration(TOLERANCE)}")
-    text = f"its clock is {_beside(offset)} this host's"
+    text = f"its clock is {_relative(offset)} this host's"
     if region is None:
         text += "; the region's is not known"
         wrong = "whichever of the two is wrong (chrony)"
@@ -64,7 +64,7 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
         text += ", and agrees with the region's"
         wrong = "this host's clock (chrony): two of three say that it is wrong"
     else:
-        text += f", and {_beside(offset - region)} the region's: no two agree"
+        text += f", and {_relative(offset - region)} the region's: no two agree"
         wrong = "all three (chrony)"
     if max_ahead and region is not None and offset > max(region, 0) + max_ahead:
         limit = format_duration(max_ahead)
@@ -77,7 +77,7 @@ def source_clock(name: str, block: StreamSettings, offset: int, region: int | No
 
 
 def standstill(name: str, block: StreamSettings, known: KnownBlock | None, server_at: int) -> Iterator[Finding]:
-    """Say that the agent stands still, since the site's clock shows times that were observed before."""
+    """Return the finding that the agent stands still, since the site's clock shows times observed before."""
     if block.mode != "sample" or known is None:
         return
     state = known.state
@@ -91,5 +91,5 @@ def standstill(name: str, block: StreamSettings, known: KnownBlock | None, serve
         yield bad(name, text, _STANDS_STILL, kinds.STANDING_STILL)
 
 
-def _beside(offset: int) -> str:
+def _relative(offset: int) -> str:
     return f"{format_duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'}"

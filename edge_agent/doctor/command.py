@@ -93,7 +93,7 @@ def is_known_of_server(finding: Finding, above: Sequence[Finding]) -> bool:
 
 
 async def examination(config_path: Path) -> AsyncGenerator[Finding, None]:
-    """Look at everything, the nearest first. Whoever has seen enough has to close it: connections may be open."""
+    """Yield all findings, the nearest first. The caller has to close the generator: connections may be open."""
     try:
         settings: AgentSettings = agent.load(config_path)
     except SettingsError as error:

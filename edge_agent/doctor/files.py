@@ -1,4 +1,4 @@
-"""Look at the agent's files: settings and secrets, who may read them, the store's directory, the disk."""
+"""Check of the agent's files: settings and secrets, their readers, the store's directory, the disk."""
 
 import os
 import pwd
@@ -60,7 +60,7 @@ def check_files(config_path: Path, settings: AgentSettings) -> Iterator[Finding]
 
 
 def _as_root(config_path: Path, directory: Path) -> Iterator[Finding]:
-    """Say that root, who may read everything, cannot tell what the agent may."""
+    """Warn that root, which may read everything, cannot check the agent's permissions."""
     if os.geteuid() != 0:
         return
     owner = directory.stat().st_uid if directory.exists() else None
@@ -106,7 +106,7 @@ def secret_paths(settings: AgentSettings) -> dict[str, Path]:
 def _secrets(settings: AgentSettings) -> Iterator[Finding]:
     paths = secret_paths(settings)
     if not os.access(settings.id_key_path, os.F_OK):
-        # Made at the first start; a directory that does not let us look is told of with the store.
+        # The agent makes it at its first start; a directory that cannot be searched is reported with the store.
         del paths["upstream.id_key_file"]
     keys: dict[Path, list[str]] = {}
     for key, path in paths.items():
@@ -121,7 +121,7 @@ def _secrets(settings: AgentSettings) -> Iterator[Finding]:
 
 
 def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding]:
-    """Say of what is in them, and of certificates, why nobody can log in by it; once, whoever uses it."""
+    """Check the content of credentials and certificates, once each, for reasons why a login with them fails."""
     causes: dict[str, list[str]] = {}
     for name, connection in _connections(settings).items():
         try:
@@ -131,7 +131,7 @@ def _of_no_use(settings: AgentSettings, said: Sequence[str]) -> Iterator[Finding
         except UnusableSecret as error:
             causes.setdefault(str(error), []).append(name)
     for cause, names in causes.items():
-        # The file is named behind its key, and a missing one is said above.
+        # The file is named after its key, and a missing one is reported above.
         if not any(cause.partition(": ")[0] in text for text in said):
             yield bad("secrets", f"{' and '.join(names)}: {cause}", MEND_FILE)
 
@@ -210,7 +210,7 @@ def _leftovers(path: Path) -> Iterator[Finding]:
 
 
 def _contradictions(path: Path, settings: AgentSettings) -> Iterator[Finding]:
-    """Say that the agent refuses to run with these settings on this store."""
+    """Return the finding that the agent refuses to run with these settings on this store."""
     try:
         with store_reader(path) as database:
             known = list(read_blocks(database).values())
@@ -226,7 +226,7 @@ def _legibility(path: Path) -> Iterator[Finding]:
     try:
         read_through(path)
     except PermissionError:
-        # Whose they should be is said above.
+        # Their required owner is reported above.
         return
     except OSError as error:
         remedy = "the disk fails: look at the kernel's log, replace it; the agent leaves such a store as it is"
@@ -249,7 +249,7 @@ def _disk(path: Path, max_outbox: int) -> Iterator[Finding]:
 
 
 def _free_pages(path: Path) -> int:
-    """Ask the store; one that cannot be read has none to show, and is told of with the agent."""
+    """Return the store's blocks; none if it cannot be read, which is reported with the agent."""
     with suppress(StoreUnreadable), store_reader(path) as database:
         return int(database.execute("PRAGMA freelist_count").fetchone()[0])
     return 0

@@ -1,4 +1,4 @@
-"""Say what a check has found: how bad it is, of what, and what to do about it."""
+"""Finding of a check: its severity, its subject, and the remedy."""
 
 from enum import IntEnum
 
@@ -26,15 +26,15 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def good(subject: str, text: str) -> Finding:
-    """Say that all is well."""
+    """Return a finding that all is well."""
     return Finding(Level.OK, subject, text)
 
 
 def warning(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
-    """Say that the agent works, but not as it should, or not for ever."""
+    """Return a finding that the agent works, but not as it should, or not indefinitely."""
     return Finding(Level.WARN, subject, text, remedy, kind.name if kind else "")
 
 
 def bad(subject: str, text: str, remedy: str, kind: Kind | None = None) -> Finding:
-    """Say that the agent cannot do its work."""
+    """Return a finding that the agent cannot do its work."""
     return Finding(Level.FAIL, subject, text, remedy, kind.name if kind else "")

@@ -17,7 +17,7 @@ SUBJECT = "pair"
 
 
 async def check_pair(settings: AgentSettings) -> AsyncGenerator[Finding, None]:
-    """Look at the secret, and at what was last written into the log; nothing where there is no pair."""
+    """Check the secret and the last entry of the log; nothing if there is no pair."""
     if not settings.pair.members:
         return
     other = next(name for name in settings.pair.members if name != settings.agent_name)
@@ -46,7 +46,7 @@ async def _log(settings: AgentSettings, key: bytes, other: str) -> list[Finding]
             await log.look()
             last = await log.last()
     except ConnectFailed as error:
-        # Of our own files it is said with the secrets.
+        # Errors of our own files are reported with the secrets.
         return [] if error.is_ours else [bad(SUBJECT, str(error), error.remedy)]
     except NoLog:
         return [_fit(settings, key, None, other)]

@@ -1,4 +1,4 @@
-"""Name what an agent publishes on for a block, and find out who would store it: publishes that no stream accepts."""
+"""Subjects that an agent publishes on for a block, and their streams, found by publishes that no stream accepts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ ANYBODY = "muster-doctor"
 
 
 class PublishAnswer(msgspec.Struct, frozen=True):
-    """What becomes of a publish on a subject: which streams listen, whether the server lets us, and anybody answers.
+    """Result of a publish on a subject: the streams that listen, whether it is permitted, and whether it is answered.
 
     Where nobody listens the server answers; who listens and does not is a stream with ``no_ack``, or no stream.
     """
@@ -28,10 +28,7 @@ class PublishAnswer(msgspec.Struct, frozen=True):
 
 
 def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[str], str]:
-    """Give subjects that a block's records go out on, and the pattern that a permission for all of them has.
-
-    Copies and relayed registrations keep subjects that only their messages know: one stands for all.
-    """
+    """Return the subjects of a block's records, and the pattern of a permission for all of them."""
     block_id, prefix = settings.block_id(block), block.target.prefix
     match block.mode:
         case "copy":
@@ -49,7 +46,7 @@ def subjects_of(settings: AgentSettings, block: StreamSettings) -> tuple[list[st
 
 
 async def heard_on(visit: Visit, wanted: Sequence[str]) -> list[PublishAnswer]:
-    """Publish on every subject what no stream will store: who answers listens."""
+    """Publish on every subject a message that no stream stores: a stream that answers listens."""
     answered = await asyncio.gather(*(visit.answers(subject, b"", ANOTHER_STREAM) for subject in wanted))
     return [
         PublishAnswer(

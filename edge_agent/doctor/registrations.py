@@ -158,7 +158,7 @@ def _example(message: SourceMessage) -> str:
 
 
 def is_early(facts: StreamFacts, known: KnownBlock | None, stale_after: int) -> bool:
-    """Tell whether nobody need have registered yet: the stream, or the agent's watch over it, has only begun."""
+    """Return True if no sender need have registered yet: the stream, or the agent's watch over it, is new."""
     return facts.server_at - max(facts.created_at, _began_at(known) if known else 0) < stale_after
 
 
@@ -169,7 +169,7 @@ def _began_at(known: KnownBlock) -> int:
 async def check_registrations(
     visit: Visit, settings: AgentSettings, block: StreamSettings, info: StreamInfo, known: KnownBlock | None
 ) -> Sequence[Finding]:
-    """Learn from the stream where we may read it, else from what the agent knows."""
+    """Read registrations from the stream if permitted, otherwise use the agent's own record of them."""
     if block.mode == "copy":
         # It takes every message as it is, and watches nobody.
         return []
@@ -190,14 +190,14 @@ async def check_registrations(
         if cadence.interval and block.mode == "sample":
             return [*findings, *judge(name, cadence, policy)]
     if block.mode == "relay":
-        # Who is late is said by the site that saw it.
+        # The site that hears a sender reports that it is late.
         return findings
     learnt = _cadence_of_store(Path(settings.store.path), block.name)
     return [*findings, *(judge(name, learnt, policy) if learnt else ())]
 
 
 def _of_policy(block: StreamSettings, holds: Effective, revision: int) -> Iterator[Finding]:
-    """Say what the hub has said, and what of it the settings do not let hold; nothing where it has said nothing."""
+    """Check the hub's policy, and which part of it the settings refuse; nothing if there is no policy."""
     if not revision:
         return
     name, thresholds = f"policy of {block.name}", holds.settings.thresholds.given
@@ -209,7 +209,7 @@ def _of_policy(block: StreamSettings, holds: Effective, revision: int) -> Iterat
 
 
 def _silence(name: str, settings: AgentSettings, block: StreamSettings, known: KnownBlock | None) -> Iterator[Finding]:
-    """Say that nobody has ever registered, though the agent has watched for longer than anybody may be silent."""
+    """Return the finding that no sender has ever registered, though the agent has watched long enough."""
     if block.mode != "sample" or known is None or known.state.advisory_ordinal or known.state.rejections:
         return
     watched = known.state.observed_through - known.state.blind_total - _began_at(known)

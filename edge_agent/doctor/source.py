@@ -79,7 +79,7 @@ async def check_source(settings: AgentSettings, block: StreamSettings) -> AsyncG
 
 
 def _of_retention(visit: Visit, name: str, block: StreamSettings, retention: str) -> Iterator[Finding]:
-    """Say that a stream of this retention needs a newer server; what every other needs is said with the servers."""
+    """Check whether a stream of this retention needs a newer server; other needs are checked with the servers."""
     version, of_every = version_of(visit.client), list(needs_of_source(block))
     for need in needs_of_source(block, retention):
         if need not in of_every and version < need.since:
@@ -174,7 +174,7 @@ async def _consumer(
 
 
 def _as_it_is(name: str, address: SourceAddress, info: ConsumerInfo) -> Iterator[Finding]:
-    """Say of a consumer that fits whether it delivers, and stays."""
+    """Check whether a suitable consumer delivers, and is permanent."""
     waiting = f"{info.num_pending:,} messages wait to be read"
     if info.paused:
         text = f"consumer {address.consumer}: {pause_of(info.paused_until)}; {waiting}"
@@ -191,7 +191,7 @@ def _as_it_is(name: str, address: SourceAddress, info: ConsumerInfo) -> Iterator
 async def _own_messages(
     visit: Visit, name: str, settings: AgentSettings, block: StreamSettings, info: StreamInfo, facts: StreamFacts
 ) -> Sequence[Finding]:
-    """See whether what the agent itself would store, probes and heartbeats, gets into the stream that it reads."""
+    """Check whether the agent's own messages, probes and heartbeats, reach the stream that it reads."""
     wanted = {"source.probe_subject": block.source.probe_subject, "heartbeat.subject": block.heartbeat.subject}
     findings = []
     if block.is_probed and not block.source.probe_subject:
@@ -230,7 +230,7 @@ async def _own_messages(
 
 
 def _to_read(prefix: str, tail: str, *, recreates: bool) -> dict[str, str]:
-    """Name what reading asks; a server that cannot reset a consumer lets it be deleted, and recreated."""
+    """Return the subjects of requests for reading; a server that cannot reset a consumer must let it be deleted."""
     consumer = f"{prefix}.CONSUMER"
     reading = {f"{consumer}.MSG.NEXT.{tail}": "reading"}
     if recreates:

@@ -1,4 +1,4 @@
-"""Look at the region: servers, what the agent may publish, which stream stores it, and whether it will go on to."""
+"""Check of the region: servers, permissions to publish, the stream that stores records, and its future."""
 
 from collections.abc import AsyncGenerator, Sequence
 

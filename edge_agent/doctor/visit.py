@@ -1,4 +1,4 @@
-"""Call on servers as the agent would, and notice what they refuse. Every request is one that has no effect."""
+"""Visits to servers as the agent would make them, to find refusals. Every request is one without effect."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Visit:
-    """One open connection, and what the server has denied on it."""
+    """One open connection, and the denials of its server."""
 
     def __init__(self, whom: str) -> None:
         self.client: EdgeClient
@@ -54,12 +54,12 @@ class Visit:
         return any(f'"{subject}"'.lower() in reason.lower() for reason in self._denied)
 
     def refusal(self, name: str, subjects: str, keys: str, kind: Kind, *, otherwise: str = "") -> Finding:
-        """Say that we may not publish there: it may be the wrong place, which ``keys`` of the settings name."""
+        """Return the finding that publishing is denied: a setting of ``keys`` may name the wrong place."""
         remedy = f"correct {keys} if that is mistyped; else allow {self.whom} to publish there{otherwise}"
         return bad(name, f"not permitted: publish on {subjects}, as {self.whom}", remedy, kind)
 
     async def hears(self) -> bool:
-        """Tell whether we may listen for answers: without that every request seems to get none."""
+        """Return True if listening for answers is permitted: without that every request seems unanswered."""
         inbox = self.client.new_inbox()
         with suppress(nats.errors.Error):
             subscription = await self.client.subscribe(inbox)
@@ -103,13 +103,13 @@ class Visit:
         return found
 
     async def may_publish(self, subject: str, body: bytes) -> bool:
-        """Tell whether the server takes a message on ``subject``, one that has no effect there."""
+        """Return True if the server accepts a message without effect on ``subject``."""
         try:
             await self.client.publish(subject, body)
             await self.client.flush(int(ANSWER_DEADLINE))
         except nats.errors.Error:
             return False
-        # The refusal comes before the flush's answer, but is told in a task of its own.
+        # The refusal comes before the flush's answer, but is reported in a task of its own.
         await asyncio.sleep(MOMENT)
         return not self.is_denied(subject)
 
@@ -138,7 +138,7 @@ def _inboxes(settings: AgentSettings) -> str:
 async def check_servers(
     subject: str, settings: AgentSettings, connection: ConnectionSettings, kind: Kind, needs: Iterable[Need]
 ) -> list[Finding]:
-    """Try every server of a connection by itself: the second is otherwise missed only when the first has gone.
+    """Try every server of a connection alone: the second would otherwise be missed only after the first is gone.
 
     Where none can be had, that is a condition of a ``kind``; ``needs`` say which versions the settings need.
     """
@@ -163,7 +163,7 @@ async def check_servers(
                 found.append(f"{server} ({version.major}.{version.minor}.{version.patch}, {spent:.1f} ms)")
                 return None
         except ConnectFailed as error:
-            # Of our own files it is said with the secrets.
+            # Errors of our own files are reported with the secrets.
             return None if error.is_ours else bad(subject, str(error), error.remedy, kind)
         except nats.errors.Error as error:
             return bad(subject, f"{server}: {error}", "try again: it could be reached a moment ago")
@@ -175,7 +175,7 @@ async def check_servers(
 
 
 def _of_server(subject: str, server: str, visit: Visit, needs: Iterable[Need]) -> Iterator[Finding]:
-    """Say what a server is too old for, and that its certificate expires soon."""
+    """Yield findings about a server that is too old, and about its certificate that expires soon."""
     release = release_of(visit.client)
     version = release[:2]
     for why in doubts(release):

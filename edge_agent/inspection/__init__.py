@@ -1,1 +1,1 @@
-"""Show people what the store knows: senders, decisions, the outbox. Reads the file alone, whatever else is down."""
+"""Commands on the store's content: senders, decisions, the outbox. They read the file alone, whatever else is down."""

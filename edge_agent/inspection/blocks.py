@@ -1,4 +1,4 @@
-"""Read what the store knows of its stream blocks, and when what is due falls due."""
+"""Stream blocks in the store, and the instants at which their senders' deadlines fall due."""
 
 import sqlite3
 from pathlib import Path
@@ -28,18 +28,18 @@ class KnownBlock(msgspec.Struct, frozen=True):
 
     @property
     def row_ids(self) -> tuple[int, int]:
-        """Give the first and the last row id of its senders."""
+        """The first and the last row id of its senders."""
         return slot_range(self.number)
 
     @property
     def watches(self) -> bool:
-        """Tell whether its senders are watched at all: a relay only remembers whom it has heard."""
+        """True if its senders are watched: a relay only remembers those that it has heard."""
         return self.state.mode == "sample"
 
     def is_watched(self, at: int) -> bool:
-        """Tell whether the stream is seen as it is at ``at``, as far as the store can say.
+        """Return True if the stream is observed up to ``at``, by the store.
 
-        What only advanced time is committed with the next watermark.
+        An advance of time alone is committed only with the next watermark.
         """
         state = self.state
         is_recent = at - state.observed_through <= state.policy.blind_after + WATERMARK_SLACK
@@ -48,12 +48,12 @@ class KnownBlock(msgspec.Struct, frozen=True):
         )
 
     def stale_at(self, last_seen_at: int) -> int:
-        """Say when a sender that is not heard again falls stale, if the stream is watched until then."""
+        """Return when a sender that is not heard again falls stale, if the stream is watched until then."""
         state = self.state
         return state.policy.stale_at(last_seen_at, state.observed_since, state.policy_at)
 
     def retired_at(self, stale_observed_at: int) -> int:
-        """Say when a stale sender that is not heard again is retired, if the stream is watched until then."""
+        """Return when a stale sender that is not heard again is retired, if the stream is watched until then."""
         state = self.state
         return state.policy.retired_at(stale_observed_at, state.blind_total, state.observed_since, state.policy_at)
 
@@ -61,7 +61,7 @@ class KnownBlock(msgspec.Struct, frozen=True):
         return last_seen_at + self.state.policy.retire_after
 
     def forwarded_again_at(self, sender_id: str, last_forwarded_at: int, is_first_interval: bool) -> int:
-        """Say from when on the next sighting is forwarded because its interval has passed."""
+        """Return when the sender's interval has passed, so that its next sighting is forwarded."""
         return last_forwarded_at + self.state.policy.interval_of(sender_id, is_first=is_first_interval)
 
 

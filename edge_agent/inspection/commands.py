@@ -1,4 +1,4 @@
-"""The commands that show what the store knows: ``senders``, ``advisories``, ``explain``, ``outbox``."""
+"""The commands on the store's content: ``senders``, ``advisories``, ``explain``, ``outbox``."""
 
 import asyncio
 import sys

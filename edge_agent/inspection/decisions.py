@@ -46,7 +46,7 @@ NO_LIMIT = -1
 
 
 class Fate(StrEnum):
-    """What became of a decision's record; beside these, the causes that registrations are dropped by."""
+    """The fate of a decision's record, in addition to the causes for which registrations are dropped."""
 
     WAITING = "waiting"
     ACKNOWLEDGED = "acknowledged"
@@ -77,7 +77,7 @@ class LoggedDecision(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class DecisionFilter(msgspec.Struct, frozen=True):
-    """Which decisions to list; ``after`` is a row id, ``sender`` a GLOB, ``stream`` "" for all."""
+    """Filter of decisions; ``after`` is a row id, ``sender`` a GLOB, ``stream`` "" for all."""
 
     stream: str = ""
     sender: str = "*"
@@ -144,7 +144,7 @@ HEADING = _LINE.format("AT", "WHAT", "WHY", "RECORD", "SENDER")
 
 
 def as_line(decided: LoggedDecision, width: int = UNWRAPPED) -> str:
-    """Lay a decision out; the sender's name comes last, cut where it is longer than a line of ``width``.
+    """Return the line of a decision; the sender's name comes last, cut if it is longer than a line of ``width``.
 
     >>> as_line(LoggedDecision(1, "nodes", "a.example.net", "stale", 720_000_000, 0, 5, "acknowledged"))
     '1970-01-01T00:12:00Z  stale      silent 12m    sent      a.example.net'
@@ -164,7 +164,7 @@ def _why(decided: LoggedDecision) -> str:
 
 
 def follow(path: Path, wanted: DecisionFilter, tell: Callable[[str], None]) -> Iterator[LoggedDecision]:
-    """Give every decision that passes as it is taken, for ever; ``tell`` hears that another store has begun."""
+    """Yield matching decisions as they are made, indefinitely; ``tell`` is called when another store has begun."""
     while True:
         with store_reader(path) as database:
             # What is committed between the two looks would be shown now, and once more the next time.

@@ -1,4 +1,4 @@
-"""Gather all that the store keeps of one sender: its state, what was decided of it, and what happened to the stream."""
+"""Everything in the store about one sender: its state, its decisions, and changes of the stream."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ class TrackedSender(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What ``explain`` tells; also its JSON form. ``tracked`` is None where the sender is not known (any more).
+    """Result of ``explain``; also its JSON form. ``tracked`` is None if the sender is not tracked (any more).
 
     ``history`` holds decisions and, between them, what happened to the stream, in the order in which they took effect.
     ``log_begins_at`` is the instant of the oldest advisory that is kept of any sender. ``rejections`` are messages that
@@ -111,7 +111,7 @@ def explain_sender(database: sqlite3.Connection, sender_id: str, stream: str, at
 
 
 def _rejected_since(block: KnownBlock, sender_id: str, last_seen_at: int) -> tuple[list[Rejection], bool]:
-    """Give what was rejected since, the latest first: what bears the sender's name, else all that may be anybody's."""
+    """Return rejections since then, the latest first: those with the sender's name, otherwise all without a name."""
     since = [each for each in reversed(block.state.rejections.values()) if each.last_at > last_seen_at]
     its = rejections_of(since, sender_id)
     return its or since, bool(its)
@@ -140,7 +140,7 @@ def _sender_state(sender_id: str, block: KnownBlock, row: tuple[Any, ...]) -> Tr
 def _history(
     decided: list[LoggedDecision], recorded: list[RecordedInput], tracked: TrackedSender | None
 ) -> Iterator[HistoryEntry]:
-    """Merge the two by when they took effect, leaving out what happened to the stream before all of it."""
+    """Merge both by when they took effect, without changes of the stream before the first decision."""
     sequences = {each.sequence for each in decided} | ({tracked.last_sequence} if tracked else set())
     begins_at = min([each.last_seen_at or each.at for each in decided] + ([tracked.last_seen_at] if tracked else []))
     relevant = [
@@ -155,7 +155,7 @@ def _history(
 def _in_order(
     entries: Iterable[HistoryEntry],
 ) -> Iterator[tuple[int, HistoryEntry]]:
-    """Give entries with when they took effect, which never runs back: a clamped message counts later than stored."""
+    """Yield entries with when they took effect, which never runs back: a clamped message counts later than stored."""
     reached = 0
     for each in entries:
         reached = max(reached, took_effect_at(each))
@@ -177,7 +177,7 @@ def took_effect_at(entry: HistoryEntry) -> int:
 
 
 def opened_at(history: list[HistoryEntry]) -> int:
-    """Give when the present episode began, as far as the log reaches back; else 0."""
+    """Return when the present episode began, as far as the log reaches back; otherwise 0."""
     for entry in reversed(history):
         if isinstance(entry, LoggedDecision) and entry.decision == AdvisoryKind.NEW:
             return entry.at

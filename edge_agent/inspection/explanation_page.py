@@ -1,4 +1,4 @@
-"""Lay an explanation out for a terminal, each decision in a sentence."""
+"""Text page of an explanation, each decision in a sentence."""
 
 import textwrap
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ REJECTIONS_SHOWN = 3
 
 
 def render_explanation(explained: Explanation, *, at: int, width: int, limit: int) -> str:
-    """Tell the state, then the last ``limit`` (0: all) entries of the history; lines of ``width`` columns at most."""
+    """Return the state, then the last ``limit`` (0: all) entries of the history; lines of at most ``width`` columns."""
     width = max(width, NARROWEST)
     lines = [_heading(explained)]
     for label, fact in _facts(explained, at):
@@ -53,7 +53,7 @@ def _facts(explained: Explanation, at: int) -> Iterator[tuple[str, str]]:
 
 
 def _rejections(explained: Explanation, at: int) -> str:
-    """Tell which messages it may have sent since it was last seen that do not count."""
+    """Return lines about the messages that it may have sent since it was last seen, and that do not count."""
     rejections = explained.rejections
     whose = (
         "it may have been living: these are its, by their subjects or bodies"
@@ -72,7 +72,7 @@ def _rejections(explained: Explanation, at: int) -> str:
 
 
 def _origin_facts(explained: Explanation, tracked: TrackedSender, at: int) -> Iterator[tuple[str, str]]:
-    """Tell what a relay keeps of an origin: it watches nobody, and samples by the interval alone."""
+    """Return lines about an origin of a relay, which watches no sender and samples by the interval alone."""
     yield "last seen", _when(tracked.last_seen_at, at)
     sequence, size = tracked.last_sequence, format_size(tracked.forwarded_size)
     yield "last forwarded", f"{_when(tracked.last_forwarded_at, at)}, its site's message {sequence}, {size}"
@@ -146,7 +146,7 @@ _FATES: dict[str, str] = {
 
 
 class Sentences:
-    """Say one entry after the other, oldest first: some are told by what came before."""
+    """Yield the entries, oldest first; the text of some depends on earlier ones."""
 
     def __init__(self, policy: Policy) -> None:
         self._now = policy
@@ -158,7 +158,7 @@ class Sentences:
         self._was_last = ""
 
     def with_heading(self, entry: HistoryEntry) -> tuple[str, str]:
-        """Give a heading of one word and the sentence."""
+        """Return a one-word heading and the sentence."""
         if isinstance(entry, LoggedDecision):
             sentence = self._of_forward(entry) if entry.decision == FORWARDED else self._of_advisory(entry)
             return entry.decision, f"{sentence} {_FATES.get(entry.record, entry.record).capitalize()}."

@@ -1,4 +1,4 @@
-"""Say instants and durations as people read them. Clocks are read here for people alone."""
+"""Instants and durations in the form for people. Clocks are read here for people alone."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ def moment(at: int) -> str:
 
 
 def relative(at: int, to: int) -> str:
-    """Say how far an instant lies before or after another.
+    """Return how far an instant is before or after another.
 
     >>> relative(60_000_000, to=125_000_000), relative(125_000_000, to=60_000_000)
     ('1m 5s ago', 'in 1m 5s')

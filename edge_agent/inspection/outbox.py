@@ -63,7 +63,7 @@ FROM copy_outbox GROUP BY block ORDER BY MIN(row_id)
 
 
 class WaitingRecords(msgspec.Struct, frozen=True):
-    """Records of one kind that wait in a lane. ``oldest_at`` and ``newest_at`` are what they speak of, 0: unknown."""
+    """Waiting records of one kind in a lane. ``oldest_at`` and ``newest_at`` are their own instants, 0: unknown."""
 
     stream: str
     lane: str
@@ -75,7 +75,7 @@ class WaitingRecords(msgspec.Struct, frozen=True):
 
 
 class OutboxReport(msgspec.Struct, frozen=True):
-    """What ``outbox`` shows; also its JSON form. ``size`` and ``limit`` are in bytes.
+    """Result of ``outbox``; also its JSON form. ``size`` and ``limit`` are in bytes.
 
     ``upstream`` says why nothing leaves, ``held_up`` what is refused or not answered: other lanes may go on. Where a
     member of a pair stands by, nothing leaves there, and ``sent_by`` names the other; of one that catches up, copies or
@@ -96,7 +96,7 @@ class OutboxReport(msgspec.Struct, frozen=True):
 
 
 class SetApartRow(msgspec.Struct, frozen=True):
-    """One record that is set apart, since ``at``; ``needed`` bytes is what ``limit`` would have to allow."""
+    """One dead letter, since ``at``; ``limit`` would have to be ``needed`` bytes to admit it."""
 
     row_id: int
     stream: str
@@ -109,7 +109,7 @@ class SetApartRow(msgspec.Struct, frozen=True):
 
 
 def read_outbox(database: sqlite3.Connection) -> OutboxReport:
-    """Measure what waits, by lane and kind of record; raise StoreUnreadable."""
+    """Return the waiting records by lane and kind; raise StoreUnreadable."""
     database.execute("BEGIN")
     status = read_report(database)
     waiting = [
@@ -144,7 +144,7 @@ def read_outbox(database: sqlite3.Connection) -> OutboxReport:
 
 
 def list_set_apart(database: sqlite3.Connection, stream: str = "") -> list[SetApartRow]:
-    """Name every record that is set apart, of one stream or of all, the oldest first."""
+    """Return every dead letter, of one stream or of all, the oldest first."""
     return [
         SetApartRow(row_id, block, Lane(lane).name.lower(), subject, size, needed, cause, at)
         for row_id, lane, block, cause, needed, at, size, subject in database.execute(schema.LIST_SET_APART)
@@ -233,7 +233,7 @@ def export_outbox(target: Path, write: Callable[[IO[bytes]], int]) -> int:
 
 
 def write_set_apart(database: sqlite3.Connection, rows: Iterable[SetApartRow], file: IO[bytes]) -> int:
-    """Write a JSON line for each of these records that is still set apart."""
+    """Write a JSON line for each of these records that is still dead-lettered."""
     count = 0
     for each in rows:
         # An agent may put it back between the two looks.
@@ -261,9 +261,9 @@ def _record(row: OutboxRow) -> dict[str, object]:
 
 
 def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
-    """Write a JSON line for each record that waits: advisories first, in the order in which they would leave.
+    """Write a JSON line for each waiting record: advisories first, in the order in which they would leave.
 
-    What is set apart comes behind them.
+    Dead letters follow.
     """
     count = 0
     for lane in Lane:
@@ -277,7 +277,7 @@ def write_records(database: sqlite3.Connection, file: IO[bytes]) -> int:
 
 
 def _page(database: sqlite3.Connection, lane: Lane, after: int) -> list[OutboxRow]:
-    """Read what one commit left: what a chunk holds may leave between two looks."""
+    """Read within one transaction: records of a chunk may leave between two reads."""
     database.execute("BEGIN")
     try:
         return read_pending(database, lane, after, PAGE_ROWS)

@@ -1,4 +1,4 @@
-"""List senders: whom the agent hears, whom it misses, and until when. One pass over a million takes a second."""
+"""List of senders: heard, stale, and their deadlines. One pass over a million takes a second."""
 
 import sqlite3
 from collections.abc import Collection, Iterator
@@ -28,7 +28,7 @@ NO_LIMIT = -1
 
 
 class SenderFilter(msgspec.Struct, frozen=True):
-    """Which senders to list, of one stream or of all (""): ``seen_since <= last_seen_at < not_seen_since``."""
+    """Filter of senders, of one stream or of all (""): ``seen_since <= last_seen_at < not_seen_since``."""
 
     stream: str = ""
     phase: SenderPhase | None = None
@@ -67,7 +67,7 @@ class SenderLine(msgspec.Struct, frozen=True, gc=False):
 
 
 class SenderListing(msgspec.Struct, frozen=True):
-    """What ``senders`` shows; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass.
+    """Result of ``senders``; also its JSON form. ``heard`` and ``stale`` count all, ``matching`` those that pass.
 
     ``unwatched`` names the streams that should be watched, and are not now.
     """

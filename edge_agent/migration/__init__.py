@@ -1,1 +1,1 @@
-"""Take over from choria-io/stream-replicator: its configuration, and what it knows of senders."""
+"""Migration from choria-io/stream-replicator: its configuration, and its state of senders."""

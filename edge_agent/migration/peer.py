@@ -16,7 +16,7 @@ from shared.instants import HOUR, MINUTE, SECOND, InvalidInstant, parse_instant
 
 
 class MigrationRefused(ValueError):
-    """Nothing was written. The text is one line: what, where, what to do."""
+    """Nothing was written. The text is one line: the fault, its place, the remedy."""
 
 
 class PeerTls(msgspec.Struct):
@@ -36,7 +36,7 @@ class PeerChoria(msgspec.Struct):
 
 
 class PeerAdvisory(msgspec.Struct):
-    """Where advisories are published, at the source."""
+    """The subject of advisories, at the source."""
 
     subject: str = ""
     reliable: bool = False
@@ -118,12 +118,12 @@ class PeerSettings(msgspec.Struct):
         return name if "SR_".startswith(name) else f"SR_{name}"
 
     def state_file_of(self, stream: PeerStream) -> str:
-        """Name the file, in ``state_store``, with what it knows of senders."""
+        """Return the path, in ``state_store``, of the file with its state of senders."""
         return f"{stream.stream}_{stream.name or self.name}.json"
 
 
 class PeerSender(msgspec.Struct):
-    """What its state file says of a sender: when it was seen and copied last, its size then, whether it was advised."""
+    """Its state of a sender: when it was seen and copied last, its size then, whether it was advised."""
 
     seen: str
     copied: str
@@ -156,7 +156,7 @@ def read_senders(text: bytes) -> dict[str, PeerSender]:
 
 
 def instant(text: str) -> int:
-    """Give an instant of Go's in microseconds; its zero, as anything before 1970, is 0. Raise MigrationRefused."""
+    """Return an instant of Go's in microseconds; its zero, as anything before 1970, is 0. Raise MigrationRefused."""
     try:
         return max(parse_instant(text), 0)
     except InvalidInstant as error:
@@ -190,7 +190,7 @@ def duration(text: str, key: str) -> int:
 
 
 def _as_go_reads(found: object) -> Any:
-    """Give what was read with keys in lower case, which Go finds in any, and YAML's instants as the texts they were."""
+    """Return decoded data with keys in lower case, which Go accepts in any, and YAML's instants as text."""
     if isinstance(found, dict):
         return {str(key).lower(): _as_go_reads(value) for key, value in found.items()}
     if isinstance(found, datetime):
@@ -214,6 +214,6 @@ def _unknown(found: object, model: type[msgspec.Struct], place: str) -> Iterator
 
 
 def _model_in(annotation: Any) -> type[msgspec.Struct] | None:
-    """Give the struct that a field holds, or a tuple of them; None where it holds none."""
+    """Return the struct that a field holds, or a tuple of them; None if it holds none."""
     inner = get_args(annotation) if isinstance(annotation, UnionType) or get_args(annotation) else (annotation,)
     return next((each for each in inner if isinstance(each, type) and issubclass(each, msgspec.Struct)), None)

@@ -1,4 +1,4 @@
-"""Say in our settings what a configuration of stream-replicator says, and list what has no counterpart. Pure."""
+"""Translation of a stream-replicator configuration into our settings, and a list of the rest. Pure."""
 
 import math
 import re
@@ -31,7 +31,7 @@ Table = dict[str, object]
 
 
 class MigratedBlock(msgspec.Struct, frozen=True):
-    """Which consumer and which state file of the peer's a block takes over."""
+    """The consumer and the state file of the peer that a block takes over."""
 
     name: str
     consumer: str
@@ -39,7 +39,7 @@ class MigratedBlock(msgspec.Struct, frozen=True):
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """Our settings file, what it does not say (a line each), and what its blocks take over."""
+    """Our settings file, a line for each option that it lacks, and the state that its blocks take over."""
 
     text: str
     settings: AgentSettings
@@ -178,7 +178,7 @@ class _Migration:
         return policy
 
     def _connection(self, url: str, side: str, stream: PeerStream, place: str) -> Table:
-        """Give the servers of a URL, and how to log in there; ``side`` is source or target."""
+        """Return the servers of a URL, and its login; ``side`` is source or target."""
         if not url:
             raise MigrationRefused(f"{place}: is missing: write where the servers are")
         servers, options, secret = [], dict[str, str](), None

@@ -1,7 +1,7 @@
-"""Take over where stream-replicator has stopped: its consumers' positions, and what its state files say of senders.
+"""Takeover from stream-replicator: the positions of its consumers, and the senders in its state files.
 
-A block begins in a new store as if the agent had read up to there itself: nobody is announced anew, nothing that
-follows is passed over or read twice. Coverage begins at the last message that was acknowledged.
+A block begins in a new store as if the agent had read up to there itself: no sender is announced again, and no later
+message is skipped or read twice. Coverage begins at the last message that was acknowledged.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ LAST_REQUEST = 15.0
 
 
 class _StopPosition(msgspec.Struct, frozen=True):
-    """Where the peer has stopped reading; ``stored_at`` 0 where the stream holds that message no more."""
+    """The position where the peer has stopped; ``stored_at`` 0 if the stream no longer holds that message."""
 
     facts: StreamFacts
     sequence: int
@@ -57,7 +57,7 @@ class _StopPosition(msgspec.Struct, frozen=True):
 
 
 async def take_over(settings: AgentSettings, blocks: tuple[MigratedBlock, ...], state: Path) -> list[str]:
-    """Begin the store with what the peer knows; say of each block, in a line, what was taken over.
+    """Begin the store with the peer's state; return a line about each block that was taken over.
 
     ``state`` is the peer's ``state_store``, or a file in it. Raise MigrationRefused, with nothing written.
     """
@@ -150,7 +150,7 @@ async def _stop_position(client: Client, prefix: str, stream: str, consumer: str
 def _batch(
     settings: AgentSettings, block: StreamSettings, stopped: _StopPosition, senders: dict[str, PeerSender]
 ) -> BatchCommit:
-    """Give the block as the agent would have committed it where the peer has stopped."""
+    """Return the block as the agent would have committed it at the peer's position."""
     facts = stopped.facts
     incarnation, policy = facts.incarnation(), block.policy.policy()
     seen = {name: instant(sender.seen) for name, sender in senders.items() if name}

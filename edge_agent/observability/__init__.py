@@ -1,1 +1,1 @@
-"""What the agent says of itself: status, health, metrics, log, systemd."""
+"""Status, health, metrics and log of the agent, and its notices to systemd."""

@@ -1,8 +1,8 @@
-"""Say to the hub why a block's time does not pass, and that the agent was told to stop, while there is a link.
+"""Announcements to the hub, while there is a link: why a block's time does not pass, and that the agent stops.
 
-Then no watermark would come, as if the agent were dead. The last one is sent again, with the name of the condition: it
-vouches for nothing new. It is published beside the outbox, and only while no advisory and no watermark waits there:
-nothing is stored, and what does not arrive is not missed.
+Without them no watermark would come, as if the agent were dead. The last watermark is sent again with the name of the
+condition and covers no new time. It bypasses the outbox, and is published only while no advisory and no watermark waits
+there: nothing is stored, and a lost announcement does no harm.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Announcements:
         self._number = 0
 
     async def run(self) -> None:
-        """Say, not quite as often as watermarks come, what keeps the next one from coming."""
+        """Announce the condition that stops watermarks, a little less often than watermarks are due."""
         while not is_cancelled():
             await asyncio.sleep(1.5 * self._interval)
             wrong = [each for each in errors(self._conditions()) if each.name != STARTING.name]
@@ -44,21 +44,21 @@ class Announcements:
                 before, self._counts[block] = self._counts.get(block), reader.watermark_count
                 condition = next((each.name for each in wrong if each.stream in ("", block)), "")
                 if condition and before == reader.watermark_count:
-                    await self._say(reader, condition)
+                    await self._announce(reader, condition)
 
-    async def say_stopping(self) -> None:
-        """Say that this run of the agent ends, and wait for a moment until the region has heard it."""
+    async def announce_stop(self) -> None:
+        """Announce that this run of the agent ends; wait briefly until the region has it."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _DEADLINE
         for _, reader in self._readers():
             while self._client.is_connected and not reader.has_left and loop.time() < ends_at:  # noqa: ASYNC110
                 await asyncio.sleep(_DEADLINE / 50)
-            await self._say(reader, STOPPING)
+            await self._announce(reader, STOPPING)
         if self._client.is_connected and (left := ends_at - loop.time()) > 0:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._client.flush(left)  # type: ignore[arg-type]
 
-    async def _say(self, reader: Ingest[Any], condition: str) -> None:
+    async def _announce(self, reader: Ingest[Any], condition: str) -> None:
         self._number += 1
         row = reader.restatement(condition, self._number)
         if row is not None and self._client.is_connected:

@@ -1,16 +1,16 @@
-"""Hold a site's clock against others: this host's, and the region's as it was last heard, counted on.
+"""Comparison of a site's clock with others: this host's, and the region's, extrapolated from its last reading.
 
-A server whose clock is set wrong shows times that will not be shown again before they come: who follows it vouches for
-them, and stands still when it is set right. So a site's clock is followed to ``max_ahead`` beyond the others:
+A server whose clock is wrong shows times that will come again: an agent that follows it covers them, and stands still
+when the clock is corrected. So a site's clock is followed to at most ``max_ahead`` beyond the others:
 
-1. Where the region's clock was heard in this run, it bounds the site's, and so does this host's. Two of three decide:
-   what either of the others shows, too, is followed. One that was set in this run is no witness: it may be on the
-   server whose clock was set.
-2. Without the region's, this host's clock alone bounds nothing, since it may be the one that is wrong. But where it
-   agreed with the site's until that jumped, what both have shown bounds the site's.
-3. A clock that is not followed already is bounded by this host's, unless that shows a time before what was observed.
+1. If the region's clock was read in this run, it bounds the site's, and so does this host's. Two of three decide: the
+   site's clock is followed as far as either of the others. A clock that was set in this run does not count, since it
+   may be on the server whose clock was set.
+2. Without the region's, this host's clock alone bounds nothing, since it may be the wrong one. But if it agreed with
+   the site's until that jumped, the time that both showed bounds the site's.
+3. A clock that is not yet followed is bounded by this host's, unless that shows a time before the observed one.
 
-None of this dates anything that senders did: what is not followed proves no time, and that is all.
+No sender is dated by this: time that is not followed is not covered, and that is all.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ DRIFT = 1 * MINUTE
 
 
 def uptime() -> int:
-    """Read the clock that nobody sets, in microseconds; it goes on while the host sleeps."""
+    """Return the time since the host's boot, sleep included, in microseconds; no clock setting changes it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class Clocks:
-    """This host's clock and the region's. ``own`` and ``elapsed`` read, in microseconds, what this host has."""
+    """This host's clock and the region's. ``own`` reads the host's clock, ``elapsed`` its uptime, in microseconds."""
 
     def __init__(self, own: Callable[[], int] = now, elapsed: Callable[[], int] = uptime) -> None:
         self.own = own
@@ -59,7 +59,7 @@ class Clocks:
 
     @property
     def region(self) -> int | None:
-        """Give what the region's clock shows; None where it was not heard in this run."""
+        """The time of the region's clock; None if it was not read in this run."""
         return None if self._region_ahead is None else self._region_ahead + self.elapsed()
 
     def hear_region(self, at: int) -> None:
@@ -70,11 +70,11 @@ class Clocks:
         self._heard.set()
 
     def was_set(self, by: int) -> bool:
-        """Tell whether this host's clock has been set by more than so much in this run."""
+        """Return True if this host's clock has been set by more than ``by`` in this run."""
         return abs((self.own() - self._own_began_at) - (self.elapsed() - self._began_at)) > by
 
     def region_was_set(self, by: int) -> bool:
-        """Tell whether the region's clock has been set by more than so much since it was first heard."""
+        """Return True if the region's clock has been set by more than ``by`` since its first reading."""
         return abs(self._region_set_by) > by
 
     async def hear(self) -> None:
@@ -96,7 +96,7 @@ class SiteClock:
         return max(others) + self._max_ahead if others else EVERYTHING
 
     def reference(self) -> int:
-        """Give what the others show."""
+        """Return the time of the other clocks."""
         region = self._clocks.region
         return self._clocks.own() if region is None or self._clocks.region_was_set(self._max_ahead) else region
 
@@ -118,20 +118,20 @@ class SiteClock:
             await self._clocks.hear()
 
     def follow(self, site_at: int) -> None:
-        """Note what the site's clock shows now, which is followed."""
+        """Note the time of the site's clock, which is followed."""
         self._site_ahead = site_at - self._clocks.elapsed()
 
     def contradiction(self, site_at: int) -> str:
-        """Say how the site's clock stands to the others."""
+        """Return a sentence about the site's clock relative to the others."""
         clocks, region = self._clocks, self._clocks.region
-        own = _beside(site_at - clocks.own(), "this host's")
+        own = _relative_to(site_at - clocks.own(), "this host's")
         if region is None:
             return f"the server's clock is {own}; the region's is not known"
-        of_region = _beside(site_at - region, "the region's")
+        of_region = _relative_to(site_at - region, "the region's")
         return f"the server's clock is {of_region}, and {own}"
 
 
-def _beside(ahead: int, whose: str) -> str:
+def _relative_to(ahead: int, whose: str) -> str:
     if abs(ahead) < SECOND:
         return f"as {whose}"
     return f"{format_seconds(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} {whose}"
@@ -148,11 +148,11 @@ class _ServerTime(msgspec.Struct):
 
 
 class RegionClock:
-    """The region's clock over one link, in answers that a site's user may get.
+    """The region's clock over one link, from answers that a site's user may receive.
 
-    Those are of its policy's consumer, or of the stream it fills; answers to publishes tell no time. Which stream that
-    is says the refusal of a publish that expects another one: that is permitted to whoever delivers there, and stores
-    nothing.
+    These are about its policy's consumer, or about the stream that it fills; answers to publishes contain no time. The
+    name of that stream is in the refusal of a publish that expects another one, which is permitted to every user that
+    delivers there, and stores nothing.
     """
 
     def __init__(self, client: Client, settings: AgentSettings, clocks: Clocks) -> None:
@@ -174,14 +174,14 @@ class RegionClock:
         self._changed.set()
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that asking for the clock has caused."""
+        """Apply a permission violation that a question for the clock caused; return True if it was one."""
         if not self._asked or not is_denied(self._asked, reason):
             return False
         self._denied.add(self._asked)
         return True
 
     async def hear(self) -> bool:
-        """Ask once; tell whether there was an answer."""
+        """Ask once; return True if there was an answer."""
         if await self._ask_time(self._consumer):
             return True
         self._found = self._found or await self._stream()
@@ -208,7 +208,7 @@ class RegionClock:
         return True
 
     async def _stream(self) -> str:
-        """Ask which stream stores what this site sends."""
+        """Return the name of the stream that stores this site's records; "" if unknown."""
         if not self._subject or self._subject in self._denied:
             return ""
         self._asked = self._subject

@@ -1,10 +1,9 @@
-"""Name everything that can be wrong with an agent: the one catalogue of conditions, and what one of them says.
+"""Catalogue of conditions: everything that can be wrong with an agent, and the text of each condition.
 
 ``status``, ``status --check``, ``doctor``, ``/readyz``, ``/metrics`` and the log show conditions and nothing else, so
-none says well while another says ill. docs/reference/conditions.md is written from the catalogue (``make docs``).
-
-To add one: define a Kind here, and raise it through ``StatusBoard.condition``, or in ``health.py`` where it follows
-from what is known there.
+they never contradict each other. docs/reference/conditions.md is generated from the catalogue (``make docs``). To add
+one: define a Kind here, and raise it through ``StatusBoard.condition``, or in ``health.py`` if it follows from data
+there.
 """
 
 from collections.abc import Iterable
@@ -20,14 +19,14 @@ from shared.wire import PAIR_ALONE as ALONE
 
 
 class Severity(StrEnum):
-    """An agent with an error is not useful; a warning is to be looked at all the same."""
+    """Severity of a condition: an agent with an error is not useful; a warning still needs attention."""
 
     ERROR = "error"
     WARNING = "warning"
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """One kind of condition: its stable name, how bad it is, what it means in one sentence, and what helps."""
+    """One kind of condition: its stable name, its severity, its meaning in one sentence, and its remedy."""
 
     name: str
     severity: Severity
@@ -35,15 +34,15 @@ class Kind(msgspec.Struct, frozen=True):
     remedy: str
 
     def of(self, subject: str, what: str, *, stream: str = "", since: int = 0, remedy: str = "") -> "Condition":
-        """Say that it holds of ``subject``; ``remedy`` where one fits better than the catalogue's."""
+        """Return this condition of ``subject``; ``remedy`` replaces the catalogue's if it fits better."""
         return Condition(self.name, self.severity, subject, stream, what, remedy or self.remedy, since)
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """What is wrong with what, since when (the agent's clock, microseconds; 0: not known), and what to do about it.
+    """One fault: its subject, since when it holds (agent's clock, microseconds; 0: unknown), and its remedy.
 
-    ``subject`` names it as ``status`` does (``source of nodes``, ``outbox``), ``stream`` is the block it belongs to, ""
-    for the whole agent.
+    ``subject`` is named as ``status`` does (``source of nodes``, ``outbox``), ``stream`` is the block that it belongs
+    to, "" for the whole agent.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.subject}: {self.what}"
 
     def lasted(self, at: int) -> str:
-        """Give its name, and for how long it has held."""
+        """Return its name and how long it has held."""
         if not self.since:
             return self.name
         return f"{self.name} for {format_seconds(max(at - self.since, 0))}"

@@ -1,14 +1,14 @@
-"""Decide which of a part's reports become lines of the log: the first of a fault at once, repetitions as one summary.
+"""Selection of log lines from a part's reports: the first of a fault at once, repetitions as one summary.
 
 The rules, for each part (a link, a stream's reading):
 
-1. A fault (a report with a reason) that begins is a line at once, and so is its end, with how long it lasted.
-2. For ``FIRST_QUIET`` from there, what repeats is counted: the same reason again, or the whole fault ending and
-   a new start. Another reason, not yet told in this fault, is a line at once.
-3. When that time is over: a fault that lasts, or came again meanwhile, is one line with the count, and the next quiet
-   time is twice as long, up to ``LONGEST_QUIET``. Otherwise all is forgotten, and the next fault is told at once.
+1. The start of a fault (a report with a reason) is a line at once, and so is its end, with how long it lasted.
+2. For ``FIRST_QUIET`` from there, repetitions are counted: the same reason again, or an end and a new start of the
+   fault. Another reason that was not logged in this fault is a line at once.
+3. After that time, a fault that lasts, or came again, is one line with the count, and the next quiet time is twice as
+   long, up to ``LONGEST_QUIET``. Otherwise everything is forgotten, and the next fault is logged at once.
 
-Pure: instants are given, in microseconds.
+Pure: instants are arguments, in microseconds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +26,9 @@ REASONS_LOGGED = 8
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line: what to say of a part; how often it happened unsaid since the last line, and how long it lasted.
+    """One line about a part; how often it was repeated without a line since the last one, and how long it lasted.
 
-    ``condition`` names the one that the part is in, or was in until now.
+    ``condition`` names the condition that the part is in, or has just left.
     """
 
     phase: str
@@ -40,7 +40,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class FaultLog:
-    """What one part has reported, and what has been told of it."""
+    """Reports of one part, and those that were logged."""
 
     def __init__(self, part: str, again: str = "again ") -> None:
         self._part = part
@@ -56,10 +56,10 @@ class FaultLog:
         self._quiet = self._quiet_until = 0
 
     def report(self, at: int, phase: str, reason: str, condition: str = "") -> Iterator[LogLine]:
-        """Take a report, and the condition that it is; give the lines that it is worth now."""
+        """Apply a report and its condition; yield the lines that are due now."""
         yield from self.pass_time(at)
         was_fault = bool(self._reason)
-        # What ends, or a start that is over, is told by the name that it had.
+        # The end of a fault, or of a start, is logged under the condition that it had.
         named, self._named = condition or self._named, condition
         self._condition = named
         self._phase, before = phase, self._reason
@@ -126,9 +126,9 @@ class FaultLog:
 
 
 class ConditionLog:
-    """Which conditions hold since when, of those that are no part's phase; each begins and ends with one line.
+    """Conditions that are not a part's phase, and since when they hold; each start and each end is one line.
 
-    What is said of one while it lasts (how much, how long ago) may change from look to look, and is no news.
+    The text of a lasting condition (how much, how long ago) may change at each judgement, which is no new fault.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class ConditionLog:
         self._logs: dict[tuple[str, str], FaultLog] = {}
 
     def take(self, at: int, found: Sequence[Condition]) -> Iterator[tuple[Condition, LogLine]]:
-        """Take all that hold now; give the lines that they and those that have ended are worth."""
+        """Apply all conditions that hold now; yield the lines that are due for them and for those that have ended."""
         holding = {(each.name, each.subject): each for each in reversed(found)}
         for key in [key for key in self._held if key not in holding]:
             ended = self._held.pop(key)
@@ -150,7 +150,7 @@ class ConditionLog:
                 yield from ((each, line) for line in self._logs[key].pass_time(at))
 
     def with_start(self, condition: Condition) -> Condition:
-        """Give one that holds with when it began, where it does not say so itself."""
+        """Return a condition with its start, if it does not contain one itself."""
         held = self._held.get((condition.name, condition.subject))
         if condition.since or held is None:
             return condition
@@ -163,7 +163,7 @@ SAID_WHEN_IT_BEGINS = {"blind": set(BlindCause) - {BlindCause.UNPROVEN, BlindCau
 
 
 class CountLine(msgspec.Struct, frozen=True):
-    """One line: what a block has counted since the last one, by cause."""
+    """One line: the counts of a block since the last line, by cause."""
 
     block: str
     what: str
@@ -177,14 +177,14 @@ class _LoggedCounts(msgspec.Struct):
 
 
 class CountLog:
-    """What each block had counted when it was last told. What stood there at the start was told by another run."""
+    """The counts of each block when it was last logged. Counts at the start were logged by an earlier run."""
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], _LoggedCounts] = {}
         self._known: set[str] = set()
 
     def take(self, at: int, counters: Mapping[str, Counters]) -> Iterator[CountLine]:
-        """Compare with what was told; give the lines that are due."""
+        """Compare with the logged counts; yield the lines that are due."""
         for block, counted in counters.items():
             for what in WATCHED:
                 counts = counted.get(what, {})

@@ -1,18 +1,18 @@
-"""Judge what is wrong with an agent: give the list of its conditions. Pure.
+"""Conditions of an agent, judged from its parts, blocks, store and outbox. Pure.
 
 - An error at once: a stream is not being read, whatever the cause (its link, the stream, a full disk, a full outbox);
   or it is read, and nothing proves that it can store (it is sealed, or full): the time is blind; or its server's clock
-  was set back: no time passes until it shows again what it had shown; or it is ahead of the others, and not followed.
-- An error at once: a file of its store is not where it was opened any more; what is not there ends with the process.
+  was set back: no time passes until it has caught up; or it is ahead of the others, and not followed.
+- An error at once: a file of its store is no longer where it was opened; that file is lost when the process ends.
 - An error at once: another agent publishes under its names, and it has withdrawn, or neither has.
-- An error after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox is there for that.
-- One of a pair that can neither lead nor stand by is an error at once; one whose other is missed is a warning.
-- A warning: a message was rejected within the last ``stale_after``. Who sent it is perhaps called stale, living; a
-  living sender speaks again within ``stale_after``, so what is older is over.
-- A warning: what the agent stores in its stream itself, its pages or the hub's policy are in trouble.
-- Nothing: behind, and catching up.
+- An error after ``DRAIN_PATIENCE``: nothing leaves for the region. Links fail, and the outbox exists for that.
+- A member of a pair that can neither lead nor stand by is an error at once; a missing other member is a warning.
+- A warning: a message was rejected within the last ``stale_after``. Its sender may be reported stale although it is
+  alive; a living sender registers again within ``stale_after``, so older rejections are over.
+- A warning: the agent's own messages in its stream, its pages or the hub's policy are in trouble.
+- No condition: behind, and catching up.
 
-An agent that is not useful gains nothing from being started again.
+Restarting an agent that is not useful gains nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +58,7 @@ STORE = "store"
 NAMES = "names"
 _UPSTREAM, _SOURCE, _STREAM, _PAIR = "upstream", "source of ", "stream ", "pair"
 
-# What a part is that is not working, by how its name begins and by its phase; "" stands for every other phase.
+# Conditions of parts that do not work, by the beginning of the part's name and its phase ("": any other phase).
 _KINDS: dict[str, dict[str, Kind]] = {
     _SOURCE: {"denied": kinds.PERMISSION_DENIED, "": kinds.LINK_DOWN},
     _STREAM: {
@@ -94,7 +94,7 @@ _REFUSED = {
 
 
 class PartStatus(msgspec.Struct, frozen=True):
-    """What one part of the agent does, since when, and why."""
+    """The phase of one part of the agent, since when it is in it, and why."""
 
     phase: str
     reason: str = ""
@@ -106,7 +106,7 @@ class PartStatus(msgspec.Struct, frozen=True):
 
 
 def part_kind(name: str, part: PartStatus) -> Kind | None:
-    """Say which condition a part is in; None where it does its work, or has no reason not to.
+    """Return the condition of a part; None if it works, or has no reason not to.
 
     >>> part_kind("source of nodes", PartStatus("denied", "...")).name
     'permission_denied'
@@ -121,7 +121,7 @@ def part_kind(name: str, part: PartStatus) -> Kind | None:
 
 
 def of_parts(parts: Mapping[str, PartStatus], at: int, *, with_patience: bool = True) -> Iterator[Condition]:
-    """Give the conditions that parts are in at ``at``, by the agent's clock; without patience, what will be one too."""
+    """Yield the conditions of parts at ``at``, by the agent's clock; without patience, also those that will be due."""
     if not any(name.startswith(_STREAM) for name in parts):
         yield kinds.STARTING.of("agent", "no stream is read yet")
     # A block's link before its stream, as the cause before what follows from it.
@@ -134,14 +134,14 @@ def of_parts(parts: Mapping[str, PartStatus], at: int, *, with_patience: bool = 
 
 
 def of_store(cause: str, what: str, parts: Mapping[str, PartStatus]) -> Iterator[Condition]:
-    """Give the condition that the store cannot be written, unless a block's reading says so; ``cause`` as it does."""
+    """Yield the condition that the store cannot be written for ``cause``, unless a block's reading has it."""
     kind = _KINDS[_STREAM][f"paused, {cause}"]
     if all(part_kind(name, part) is not kind for name, part in parts.items()):
         yield kind.of(STORE, f"cannot be written, {cause}: {what}")
 
 
 def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], at: int) -> Iterator[Condition]:
-    """Give the conditions that follow from how far a block has read."""
+    """Yield the conditions that follow from a block's progress."""
     subject = f"stream {block}"
     reading = parts.get(subject)
     is_reading = reading is not None and reading.is_working
@@ -152,7 +152,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
     elif is_blind(reached) and not reached.has_unopened_batches and not is_past:
         why = why_unproven(block, reached, parts)
         what = f"blind: nothing waits, but {why}" if reached.is_covered else f"blind: {why}"
-        kind = kinds.STREAM_NOT_STORING if is_known_not_to_store(reached) else kinds.TIME_UNPROVEN
+        kind = kinds.STREAM_NOT_STORING if explains_missing_proof(reached) else kinds.TIME_UNPROVEN
         yield kind.of(subject, what, stream=block, since=at - reached.behind if reached.is_covered else 0)
     elif reading and is_reading and is_never_proven(reached) and at - reading.since > reached.blind_after:
         what = f"blind: nothing was observed yet: {why_unproven(block, reached, parts)}"
@@ -173,7 +173,7 @@ def of_reading(block: str, reached: Progress, parts: Mapping[str, PartStatus], a
 
 
 def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condition]:
-    """Give the conditions that stand in what a block has committed; by the stream's own time."""
+    """Yield the conditions that follow from a block's committed state, by the stream's own time."""
     policy, through, subject = state.policy, state.observed_through, f"stream {block}"
     recent = [each for each in state.rejections.values() if through - each.last_at <= policy.stale_after]
     if state.seen.batch:
@@ -206,7 +206,7 @@ def of_state(block: str, state: BlockState, sender_count: int) -> Iterator[Condi
 
 
 def of_outbox(level: OutboxLevel, at: int) -> Iterator[Condition]:
-    """Give the conditions of what waits, and of what is too large for the region; these outlive the agent."""
+    """Yield the conditions of waiting records, and of records that are too large; these outlive the agent."""
     if 0 < level.limit * NEARLY_FULL <= level.size:
         what = f"{format_size(level.size)} wait, of {format_size(level.limit)} (store.max_outbox)"
         yield kinds.OUTBOX_NEARLY_FULL.of("outbox", what)
@@ -242,7 +242,7 @@ def not_followed(reached: Progress) -> str:
 
 
 def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus]) -> str:
-    """Say why the silence of a block's stream proves nothing."""
+    """Return the reason why the silence of a block's stream proves nothing."""
     why = reached.storage_fault or ("" if reached.is_covered else reached.loss)
     if why:
         return f"the stream {why}"
@@ -251,20 +251,20 @@ def why_unproven(block: str, reached: Progress, parts: Mapping[str, PartStatus])
     return f"nothing proves that the stream can store{said}"
 
 
-def is_known_not_to_store(reached: Progress) -> bool:
+def explains_missing_proof(reached: Progress) -> bool:
     """Return True if it is known why a blind stream proves nothing, and its past alone is not the reason."""
     return bool(reached.storage_fault) or not (reached.is_covered or reached.loss == UNSTEADY)
 
 
 def is_blind(reached: Progress) -> bool:
-    """Tell whether a block's stream has been read to its end, and still nothing proves its time."""
+    """Return True if a block's stream has been read to its end, and still nothing proves its time."""
     watches = reached.mode == "sample" and reached.blind_after > 0
     is_unproven = not reached.pending and reached.behind - reached.checked_ago > reached.blind_after
     return watches and (is_unproven or not reached.is_covered)
 
 
 def is_never_proven(reached: Progress) -> bool:
-    """Tell whether a block's stream is read to its end, and nothing has ever proved its time."""
+    """Return True if a block's stream is read to its end, and nothing has ever proved its time."""
     return reached.mode == "sample" and reached.blind_after > 0 and not (reached.observed_through or reached.pending)
 
 
@@ -273,7 +273,7 @@ def is_not_moving(reached: Progress) -> bool:
 
 
 def is_stalled(reached: Progress) -> bool:
-    """Tell whether a block's stream shows times that were observed before: nobody falls stale meanwhile."""
+    """Return True if a block's stream shows times that were observed before: no sender falls stale meanwhile."""
     return reached.mode == "sample" and 0 < reached.blind_after < reached.ahead
 
 

@@ -1,10 +1,11 @@
-"""Answer ``/healthz``, ``/readyz`` and ``/metrics`` over HTTP: is the agent alive, is it useful, what did it count.
+"""HTTP pages ``/healthz``, ``/readyz`` and ``/metrics``: is the agent alive, is it useful, and its counts.
 
-``/healthz`` is 200 whenever the agent's loop runs: restarting helps against nothing else. ``/readyz`` is 200 while the
-agent is useful, else 503. Both say both, and the reasons, as one JSON object.
+``/healthz`` is 200 whenever the agent's loop runs: a restart helps against nothing else. ``/readyz`` is 200 while the
+agent is useful, else 503. Both return both facts and the reasons as one JSON object.
 
-A page in a browser that can reach the agent must not read them: it is let where it has a name of its own resolve to the
-agent's address (DNS rebinding), and the browser then names that name as the host. So only known names are answered.
+A page in a browser that can reach the agent must not read them. Such a page can resolve a name of its own to the
+agent's address (DNS rebinding), and the browser then sends that name as the host. So only configured names are
+answered.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ Answer = tuple[str, str, str]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What both health pages say; none of ``conditions`` is an error while the agent is useful."""
+    """Body of both health pages; none of ``conditions`` is an error while the agent is useful."""
 
     alive: bool
     useful: bool
@@ -59,7 +60,7 @@ async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: Sq
                     method, target, *_ = [*request.split(maxsplit=2), "", ""]
                     answer = _misdirection(request, names) or await _answer(method, target, board, store, path)
                     if not writer.is_closing():
-                        # uvloop raises RuntimeError where it is: whoever asked went away meanwhile.
+                        # uvloop raises RuntimeError on a closing writer: the client has disconnected meanwhile.
                         writer.write(_response(method, answer))
                         await writer.drain()
             finally:
@@ -83,7 +84,7 @@ async def serve_monitor(settings: MonitorSettings, board: StatusBoard, store: Sq
 
 
 def _misdirection(request: str, names: set[str]) -> Answer | None:
-    """Refuse who asks by a name that is not ours. An address cannot be rebound, and no browser leaves the name out."""
+    """Refuse requests to a foreign host name. An address cannot be rebound, and no browser omits the name."""
     for named in map(str.strip, _HOST.findall(request)):
         found = _WITHOUT_PORT.fullmatch(named)
         if found is None or not (_bare(found[1]) in names or _is_ip_address(found[1].strip("[]"))):
@@ -137,7 +138,7 @@ def _response(method: str, answer: Answer) -> bytes:
 
 
 def _oldest(path: Path) -> dict[Lane, int]:
-    """Look up the oldest record of each lane; beside the store's own connection, which must not wait for a scrape."""
+    """Return the oldest instant of each lane, over a connection of its own: the store must not wait for a scrape."""
     try:
         with store_reader(path) as database:
             # What a chunk holds may leave between two looks.

@@ -23,7 +23,7 @@ _MICROSECONDS = 1_000_000
 
 
 class LineFormatter(logging.Formatter):
-    """Lay records out; ``site`` and ``region`` stand in every line, where they are known."""
+    """Formatter of log lines; ``context`` (site and region, if configured) is in every line."""
 
     def __init__(self, form: LogFormat, context: Mapping[str, object]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class LineFormatter(logging.Formatter):
         self._context = context
 
     def format(self, record: logging.LogRecord) -> str:
-        """Give one line, whatever the message holds."""
+        """Return one line, whatever characters the message contains."""
         at = int(record.created * 1000) * 1000
         fields: dict[str, object] = {
             "time": format_instant(at - at % _MICROSECONDS)[:-1] + f".{at // 1000 % 1000:03d}Z",
@@ -64,7 +64,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
     trouble = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, or remember why not: where nobody reads any more, nobody is to be told there."""
+        """Write a line, or keep the reason of the failure: if the stream has no reader, a report there is lost, too."""
         self.trouble = ""
         super().emit(record)
 
@@ -74,13 +74,13 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def log_trouble() -> str:
-    """Say why the last line of this process's log could not be written; "" where it was."""
+    """Return why the last line of this process's log could not be written; "" if it was."""
     handlers = (each for each in logging.getLogger().handlers if isinstance(each, LineHandler))
     return next((each.trouble for each in handlers if each.trouble), "")
 
 
 def log_to(stream: TextIO, form: LogFormat = "text", *, debug: bool = False, **context: object) -> None:
-    """Send everything that is logged in this process to ``stream``, with what ``context`` says in every line."""
+    """Send all log records of this process to ``stream``, with the fields of ``context`` in every line."""
     handler = LineHandler(stream)
     handler.setFormatter(LineFormatter(form, context))
     root = logging.getLogger()

@@ -40,7 +40,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One metric: what it says in a line, and its samples."""
+    """One metric with its help text and its samples."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ def _quote(text: str) -> str:
 
 
 class BlockCounter(msgspec.Struct, frozen=True):
-    """One thing that blocks count: its metric, the label of its causes, those that there can be, and what it says."""
+    """One thing that blocks count: its metric, the label of its causes, the possible causes, and its help text."""
 
     metric: str
     label: str
@@ -89,7 +89,7 @@ class BlockCounter(msgspec.Struct, frozen=True):
     help: str
 
 
-# What the modes copy and relay reject stands beside what sampling does.
+# The causes of sampling, then those of the modes copy and relay.
 _REJECTED = (*RejectReason, "subject_not_usable", "no_origin", "origin_disagrees")
 _WITHHELD = ("max_age", RejectReason.TOO_MANY_SENDERS)
 _SKIPPED = ("sampled", "repeated", "probe", "other_record", *RecordType)

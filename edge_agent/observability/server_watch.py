@@ -1,7 +1,7 @@
-"""Look now and then at the servers that the agent's links lead to: too old for a setting, a certificate that expires.
+"""Periodic check of the servers behind the agent's links: too old for a setting, or an expiring certificate.
 
-The certificate is the one that was shown when a connection began. A server may have a new one since, so before people
-are told, a connection of a moment is asked.
+The certificate is the one that was shown when a connection began. A server may have a newer one since, so before a
+condition is raised, a short connection asks for it.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LOOK_EVERY = 60.0
 
 
 class Need(msgspec.Struct, frozen=True):
-    """A setting that needs a server from a version on; ``otherwise`` says what becomes of it on an older one.
+    """A setting that needs a minimum server version; ``otherwise`` is the effect of an older server.
 
     ``is_essential``: the agent has no other way.
     """
@@ -41,7 +41,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def needs_of_source(block: StreamSettings, retention: str = "limits") -> Iterator[Need]:
-    """Give what a block needs of its site's servers, where it reads a stream of that retention."""
+    """Yield the server versions that a block requires, for a stream of the given retention."""
     if not block.source.create_consumer:
         otherwise = "the consumer cannot be reset, nor made anew, and the stream is not read"
         yield Need("source.create_consumer = false", RESETS_CONSUMERS, otherwise, is_essential=True)
@@ -105,7 +105,7 @@ class ServerWatch:
 
 
 def expiry_of_server(certificate: bytes) -> str:
-    """Say the same of a certificate that a server shows, in DER."""
+    """Return the same sentence for a server's certificate, in DER; "" if it does not expire soon."""
     try:
         return expiry("the server's certificate", valid_until(certificate), now())
     except NotACertificate:

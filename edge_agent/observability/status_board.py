@@ -1,6 +1,6 @@
-"""Collect what people are told about the agent: log lines, and a status that the store keeps and outlives the agent.
+"""Status of the agent for people: log lines, and a status in the store that outlives the agent.
 
-Read back by ``muster-agent status``, also while the agent or its links are down.
+``muster-agent status`` reads it, also while the agent or its links are down.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ MISSED_AFTER = 10 * SECOND
 
 
 class PairPhase(StrEnum):
-    """What a member does."""
+    """Phase of a member of a pair."""
 
     STARTING = "starting"
     LEADING = "leading"
@@ -83,10 +83,10 @@ class PairStatus(msgspec.Struct, frozen=True):
 
 
 class AgentStatus(msgspec.Struct, frozen=True):
-    """Which run of which agent wrote the status. Instants are the agent's own clock, microseconds.
+    """The run of the agent that wrote the status. Instants are the agent's own clock, microseconds.
 
-    ``stopped_at`` is when it ended; 0 while it runs, and where it was killed. ``failure`` is the error that ended it,
-    "" if it was stopped.
+    ``stopped_at`` is when it ended; 0 while it runs, and if it was killed. ``failure`` is the error that ended it, ""
+    if it was stopped.
     """
 
     agent: str
@@ -126,7 +126,7 @@ def stream_part(block: str) -> str:
 
 
 class StatusBoard:
-    """The phases of ``parts``, how far each block has read, what is wrong. Changes are logged as ``fault_log`` says."""
+    """Phases of ``parts``, progress of each block, and conditions. Changes are logged by the rules of ``fault_log``."""
 
     def __init__(self, agent: str, region: str, site: str, version: str, boot_id: str, max_outbox: int) -> None:
         self.agent = AgentStatus(agent, region, site, version, boot_id, os.getpid(), now(), 0, max_outbox)
@@ -149,7 +149,7 @@ class StatusBoard:
         self._is_muted = False
 
     def mute(self) -> None:
-        """Take no more reports: links that end because the agent ends are not worth a word."""
+        """Ignore further reports: links that end because the agent ends are not worth a line."""
         self._is_muted = True
 
     def watch(self, block: str, reader: _WatchedReader) -> None:
@@ -160,7 +160,7 @@ class StatusBoard:
         return {block: progress for block, progress in found.items() if progress is not None}
 
     def conditions(self) -> list[Condition]:
-        """Say all that is wrong now, errors first; log what has begun or ended."""
+        """Return all conditions that hold now, errors first; log those that began or ended."""
         at, others = now(), list(self._judgements())
         for condition, line in () if self._is_muted else self._conditions.take(at, others):
             self._write_line(condition.subject, condition.stream, line)
@@ -168,11 +168,11 @@ class StatusBoard:
         return self._found
 
     def last_found(self, block: str) -> tuple[str, ...]:
-        """Name what was wrong with a block or the whole agent when that was judged last, at most two seconds ago."""
+        """Return the names of a block's or the agent's conditions as last judged, at most two seconds ago."""
         return tuple(dict.fromkeys(each.name for each in self._found if each.stream in ("", block)))
 
     def _judgements(self) -> Iterator[Condition]:
-        """Give what is no part's phase."""
+        """Yield the conditions that are not a part's phase."""
         at, progress = now(), self.progress()
         of_store = list(self._of_store())
         yield from of_store
@@ -194,7 +194,7 @@ class StatusBoard:
             yield from of_store(trouble.cause, str(trouble), self.parts)
 
     def condition(self, kind: Kind, subject: str) -> Callable[[str], None]:
-        """Give what is called with what is wrong with ``subject`` (named as a part is), and with "" when it is over."""
+        """Return a function that raises a condition of ``subject`` (a part's name) with a text, or ends it with ""."""
 
         def say(what: str) -> None:
             key = kind.name, subject
@@ -208,14 +208,14 @@ class StatusBoard:
         return say
 
     def in_a_line(self) -> str:
-        """Say what the agent does, for a supervisor's list."""
+        """Return the agent's state in one line, for a supervisor's list."""
         wrong = [condition.text for condition in errors(self.conditions())]
         reading = sum(part.phase == "reading" for name, part in self.parts.items() if name.startswith(_STREAM))
         senders = sum(sum(each.senders.values()) for each in self.progress().values())
         return "; ".join(wrong) if wrong else f"reading {reading} of {len(self._readers)} streams, {senders:,} senders"
 
     def reporter(self, part: str) -> Callable[[str, str], None]:
-        """Give what a part calls with its phase and, where something is wrong, the reason."""
+        """Return a function that a part calls with its phase and, if something is wrong, the reason."""
         faults = self._faults.setdefault(part, FaultLog(part))
 
         def report(phase: str, reason: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Lay the status out on one screen: what is wrong, what leaves, and for each stream what is read and known."""
+"""Text page of the status: conditions, outbox, and for each stream its progress and senders."""
 
 from collections.abc import Iterator
 
@@ -186,7 +186,7 @@ def _block_lines(report: StatusReport, block: BlockReport) -> Iterator[_Line]:
 
 
 def _policy(block_id: BlockId, state: BlockState) -> str:
-    """Say how far it was taken, and which thresholds are not the settings file's: what was refused is not shown."""
+    """Return the policy's revision and the thresholds that it set; parts that were refused are not shown."""
     holds = {
         name: f"{name} {format_duration(value)} (for {scope})"
         for scope, thresholds in state.revisions.thresholds_of(block_id)
@@ -199,7 +199,7 @@ def _policy(block_id: BlockId, state: BlockState) -> str:
 
 
 def _observed_through(block: BlockReport) -> int:
-    """Give what the agent told last, where that is later than what it had to commit."""
+    """Return the later of the instants that the agent reported and committed."""
     reported_through = block.progress.observed_through if block.progress else 0
     return max(reported_through, block.state.observed_through)
 
@@ -226,7 +226,7 @@ def _lag(report: StatusReport, block: BlockReport) -> str:
 
 
 def _unread_parts(report: StatusReport) -> Iterator[_Line]:
-    """Tell of streams that the store knows nothing of: their servers or streams have never been reached."""
+    """Yield the parts of streams that are not in the store: their servers or streams have never been reached."""
     known = {block.name for block in report.blocks}
     for name, part in report.parts.items() if report.is_running else ():
         if block_of(name) not in {"", *known}:

@@ -1,4 +1,4 @@
-"""Read what the agent wrote into its store, and tell whether it runs; works while the agent or its links are down."""
+"""Status report from the agent's store, and whether it runs; works while the agent or its links are down."""
 
 import os
 import shutil
@@ -42,10 +42,10 @@ _conditions = Decoder(list[Condition], "conditions")
 
 
 class ProcessState(StrEnum):
-    """What can be said of the agent's process.
+    """State of the agent's process.
 
-    STARTING: the store has been taken by a process that has not written yet; what is found is of the run before.
-    SILENT: the process is there, and has written nothing for ``SIGN_OF_LIFE``: it hangs, is suspended, or cannot write.
+    STARTING: a process has the store and has not written yet; the status is of the run before. SILENT: the process
+    exists and has written nothing for ``SIGN_OF_LIFE``: it hangs, is suspended, or cannot write.
     """
 
     STARTING = "starting"
@@ -69,7 +69,7 @@ class BlockReport(msgspec.Struct, frozen=True):
 
 
 class LaneReport(msgspec.Struct, frozen=True):
-    """What waits in one lane of the outbox, in rows and bytes, and the instant that the oldest speaks of (or 0)."""
+    """Rows and bytes in one lane of the outbox, and the instant of its oldest record (0: none)."""
 
     rows: int
     size: int
@@ -98,7 +98,7 @@ class StatusReport(msgspec.Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the agent lives and says so."""
+        """True if the agent is alive and writes its status."""
         return self.life is ProcessState.RUNNING
 
     @property
@@ -109,7 +109,7 @@ class StatusReport(msgspec.Struct, frozen=True):
 def read_status(path: Path) -> StatusReport:
     """Read the store without disturbing the agent; raise StoreUnreadable.
 
-    Why an agent has not written for a while stands beside its store, or is to be seen of disk and process.
+    The reason why an agent has not written for a while is in its lock's file, or follows from its disk and process.
     """
     with store_reader(path) as database:
         database.execute("BEGIN")
@@ -123,14 +123,14 @@ def read_status(path: Path) -> StatusReport:
 
 
 def _note(path: Path) -> list[Condition]:
-    """Read what the agent could not write into its store."""
+    """Return the conditions that the agent could not write into its store."""
     with suppress(OSError, WireError):
         return _conditions(note_of(lock_of(path))[1])
     return []
 
 
 def _why_silent(path: Path, report: StatusReport) -> Condition:
-    """Say why an agent that is there writes nothing, as far as that can be seen from outside."""
+    """Return the condition that explains, as seen from outside, why a living agent writes nothing."""
     pid, since = report.agent.pid, report.agent.written_at
     if report.disk_free < FULL:
         what = f"disk full: {format_size(report.disk_free)} left at {path.parent}; it cannot even write its status"
@@ -146,7 +146,7 @@ def _why_silent(path: Path, report: StatusReport) -> Condition:
 
 
 def _is_suspended(pid: int) -> bool:
-    """Tell whether a process is stopped, as proc(5) has it; where the system does not say, it is not."""
+    """Return True if a process is stopped, by proc(5); False if the system does not report it."""
     with suppress(OSError):
         # Behind its name, which may hold anything.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
@@ -189,7 +189,7 @@ def read_report(database: sqlite3.Connection, *, is_held: bool | None = None) ->
 
 
 def _process_condition(life: ProcessState, agent: AgentStatus) -> Condition:
-    """Say why an agent does nothing that does not write what is wrong."""
+    """Return the condition of an agent that does not write its own."""
     if life is ProcessState.STARTING:
         return kinds.STARTING.of("agent", STARTS)
     if life is ProcessState.SILENT:
@@ -201,7 +201,7 @@ def _process_condition(life: ProcessState, agent: AgentStatus) -> Condition:
 
 
 def read_phases(database: sqlite3.Connection) -> dict[str, str]:
-    """Read what the parts of a running agent do, by name; nothing of one that does not run."""
+    """Return the phases of a running agent's parts by name; empty if it does not run."""
     bodies = dict(database.execute("SELECT name, body FROM status"))
     agent = _agent_of(bodies)
     if agent is None or _process_state(agent, None) is not ProcessState.RUNNING:

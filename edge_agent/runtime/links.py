@@ -1,4 +1,4 @@
-"""Open the agent's links, however long it takes, and let whoever works over one know of every change."""
+"""Links of the agent: open them, however long it takes, and notify their adapters of every change."""
 
 import asyncio
 import logging
@@ -24,13 +24,13 @@ RECONNECTS_APART = 10 * 60.0
 
 
 class Adapter(Protocol):
-    """What works over a link."""
+    """Adapter that works over a link."""
 
     def break_off(self, reason: str) -> None:
         """Start again: the connection has changed."""
 
     def takes_denial(self, reason: str) -> bool:
-        """Take a permission violation that concerns nobody else."""
+        """Apply a permission violation that concerns this adapter; return True if it does."""
 
 
 class OpenLink(NamedTuple):
@@ -74,7 +74,7 @@ class Links:
                 return client
 
     async def opened_one(self, within: float) -> None:
-        """Wait until another connection was opened, for so many seconds at most."""
+        """Wait until another connection was opened, for at most ``within`` seconds."""
         await wait_for_event(self._has_opened, within)
         self._has_opened.clear()
 
@@ -110,7 +110,7 @@ async def beside(client: EdgeClient, settings: ConnectionSettings, ask: Callable
 
 
 class _LinkWatch:
-    """Hear what becomes of one link, tell people, and let its adapters start again."""
+    """Observer of one link: report its changes, and restart its adapters."""
 
     def __init__(self, part: str, adapters: list[Adapter], report: Callable[[str, str], None]) -> None:
         self._part = part
@@ -149,7 +149,7 @@ class _LinkWatch:
             adapter.break_off(reason)
 
     def _report_reconnect(self, reason: str) -> None:
-        """Say it once for as long as it goes on."""
+        """Report a fault once for as long as it lasts."""
         self._is_reconnecting, reconnected_at = True, self._reconnected_at
         self._reconnected_at = asyncio.get_running_loop().time()
         if self._reconnected_at - reconnected_at > RECONNECTS_APART:

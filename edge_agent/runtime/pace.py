@@ -1,4 +1,4 @@
-"""Say how fast records leave, and when work stops for others: by the loop's clock, which nobody sets."""
+"""Rate of records, and pauses for other tasks, by the loop's clock, which no one sets."""
 
 import asyncio
 
@@ -30,7 +30,7 @@ class Stretch:
         self._began_at = loop_time()
 
     async def yield_to_loop(self) -> None:
-        """Let others run where it has lasted for long."""
+        """Yield to other tasks if the work has lasted for long."""
         if loop_time() - self._began_at > LONGEST_STRETCH:
             await asyncio.sleep(0)
             self._began_at = loop_time()

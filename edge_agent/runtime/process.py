@@ -1,9 +1,4 @@
-"""Use memory as a small daemon should: look for cycles rarely, and give back what a burst has left behind.
-
-Reading a backlog takes tens of megabytes for a moment. The C library keeps them for the next burst, which on a quiet
-site is days away. And what the agent makes by the hundred thousand holds no cycles: looking for them on Python's usual
-schedule is a fifth of its work.
-"""
+"""Memory and file modes of a small daemon: collect cycles rarely, and return the memory of a burst."""
 
 import contextlib
 import errno
@@ -27,7 +22,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def usage() -> Usage:
-    """Measure this process now. Without /proc the largest resident size so far stands for the present one."""
+    """Measure this process now. Without /proc the largest resident size so far is returned as the present one."""
     used = os.times()
     try:
         resident = int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -41,7 +36,7 @@ _OTHERS = stat.S_IRWXO
 
 
 def keep_private(store_path: Path) -> None:
-    """Let this process make no file that others may read, and close to them what an earlier agent made."""
+    """Make new files of this process unreadable to others, and restrict those of an earlier agent."""
     os.umask(UMASK)
     for path in open_to_others(store_path):
         # Of somebody else's file doctor tells.
@@ -50,7 +45,7 @@ def keep_private(store_path: Path) -> None:
 
 
 def open_to_others(store_path: Path) -> Iterator[Path]:
-    """Name what lies beside a store, itself included, and may be read or written by everybody."""
+    """Return the files of a store, itself included, that every user may read or write."""
     for path in sorted(store_path.parent.glob(f"{store_path.name}*")):
         with contextlib.suppress(FileNotFoundError):
             found = path.lstat()
@@ -59,7 +54,7 @@ def open_to_others(store_path: Path) -> Iterator[Path]:
 
 
 def _close_to_others(path: Path) -> None:
-    """Change the file that is open, not what its name leads to by then."""
+    """Change the open file, not the one that its name may refer to by then."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Count what the agent's loops and adapters do, for people alone: nothing is decided by it."""
+"""Counts of the work of the agent's loops and adapters, for people: nothing depends on them."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Tally:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Count what happens in the block: done, or failed where it raises."""
+        """Count the block as done, or as failed if it raises."""
         began = time.perf_counter()
         try:
             yield

@@ -1,1 +1,1 @@
-"""A fleet that registers like a real one, goes down by a script, and says afterwards who was up when."""
+"""A simulated fleet that registers like a real one, fails by a script, and writes when each sender was up."""

@@ -50,7 +50,7 @@ class SizeRange(msgspec.Struct, frozen=True):
 
 
 class _Node(msgspec.Struct):
-    """One sender's share of its bodies: what never changes, and what stays until its next change."""
+    """One sender's part of its bodies: constant fields, and fields that last until its next change."""
 
     fingerprint: int
     head: bytes
@@ -83,7 +83,7 @@ class RegistrationBodies:
         self._nodes: dict[str, _Node] = {}
 
     def body(self, sender_id: str, number: int, at: int) -> bytes:
-        """Give the body of a sender's registration ``number`` at ``at``, its own clock in microseconds."""
+        """Return the body of a sender's registration ``number`` at ``at``, its own clock in microseconds."""
         node = self._nodes.get(sender_id)
         if node is None:
             node = self._nodes[sender_id] = self._node(sender_id)
@@ -106,7 +106,7 @@ class RegistrationBodies:
         return b"".join((self._opening, *content, self._closing, envelope))
 
     def _change(self, node: _Node, fixed_size: int) -> None:
-        """Choose the node's packages, and fill up what is left of its size with a key."""
+        """Return the node's packages, padded to its size."""
         sizes, fingerprint = self._sizes, node.fingerprint
         usual = sizes.smallest + fingerprint % (sizes.largest - sizes.smallest + 1)
         change = stable_hash(fingerprint, node.generation) % _LARGEST_CHANGE if node.generation else 0

@@ -34,7 +34,7 @@ class LiveOptions(options.FleetOptions, frozen=True, kw_only=True):
     duration: int | None = None
 
     def subject_of(self, sender_id: str) -> str:
-        """Give the subject of a sender's registrations; of its name, only what may stand in a token."""
+        """Return the subject of a sender's registrations, with the characters of its name that a token allows."""
         return self.subjects.replace("{sender}", _NOT_IN_A_TOKEN.sub("_", sender_id))
 
     @property

@@ -1,4 +1,4 @@
-"""Decide who registers when: senders, their racks, and a schedule that is a function of settings and virtual time.
+"""Schedule of a fleet: senders, their racks, and registrations as a function of settings and virtual time.
 
 Virtual time counts microseconds from the fleet's start; nothing here reads a clock or draws a number. Every sender
 has a place of its own in the registration interval, given by a stable hash, and keeps it through outages, so a
@@ -42,7 +42,7 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lifetime(msgspec.Struct, kw_only=True):
-    """Hold what happens to one sender: up in ``[born_at, gone_at)`` but for its outages, which may overlap."""
+    """The history of one sender: up in ``[born_at, gone_at)`` except for its outages, which may overlap."""
 
     sender_id: str
     rack: int
@@ -51,7 +51,7 @@ class Lifetime(msgspec.Struct, kw_only=True):
     outages: list[Span] = msgspec.field(default_factory=list)
 
     def up_spans(self) -> tuple[Span, ...]:
-        """Give when the sender is up, in order, none of the spans empty."""
+        """Return the spans in which the sender is up, in order, none empty."""
         spans: list[Span] = []
         up_from = self.born_at
         for down_from, down_to in sorted(self.outages):
@@ -66,7 +66,7 @@ class Lifetime(msgspec.Struct, kw_only=True):
 
 
 class Transition(msgspec.Struct, frozen=True, order=True):
-    """Say that a sender came up or went down at ``at``; ``up_from`` is the start of the span that begins or ends."""
+    """A sender came up or went down at ``at``; ``up_from`` is the start of the span that begins or ends."""
 
     at: int
     sender_index: int
@@ -99,7 +99,7 @@ class Fleet:
         self._places = [each % room for each in self._hashes]
 
     def transitions(self) -> list[Transition]:
-        """Give every coming up and going down in the order of time; what lasts for ever has no going down."""
+        """Yield every change of every sender in the order of time; a span without end has no going down."""
         changes: list[Transition] = []
         for index, spans in enumerate(self.up_spans):
             for up_from, up_to in spans:
@@ -110,7 +110,7 @@ class Fleet:
         return sorted(changes)
 
     def registrations(self) -> Iterator[tuple[int, int]]:
-        """Give ``(due_at, sender_index)`` of every registration in the order of time, for as long as anyone is left.
+        """Yield ``(due_at, sender_index)`` of every registration in the order of time, until every sender is gone.
 
         A sender registers once in every interval, if it is up at that instant.
         """

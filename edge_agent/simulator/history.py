@@ -1,4 +1,4 @@
-"""Play months of one site in virtual time through the agent's own tracker, and give what its agent would publish.
+"""Months of one site in virtual time, played through the agent's own tracker; yields its agent's publishes.
 
 Every registration of the schedule is a sighting that the tracker sees; nothing is decided here. Between sightings
 come the agent's proofs that it has caught up, and, every ``watermark_interval``, its watermark. Bodies are made only
@@ -35,7 +35,7 @@ _PHASE_CHANGES = {
 
 
 class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell what stands in a site's records beside its fleet.
+    """Names in a site's records, in addition to its fleet.
 
     ``started_at`` (Unix) and all durations are microseconds; ``policy`` has neither size trigger nor maximal age.
     """
@@ -48,7 +48,7 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SiteHistory:
-    """One site, from the start of virtual time on; ``advance_to`` goes on from where the last one ended.
+    """One site, from the start of virtual time on; ``advance_to`` continues from the end of the last call.
 
     ``blind_spans`` say when the agent is blind, in order, none of them overlapping.
     """
@@ -75,7 +75,7 @@ class SiteHistory:
         self._heard = self._stale = 0
 
     def advance_to(self, ended_at: int) -> list[OutboxRow]:
-        """Let virtual time pass until ``ended_at``, in one draft; give the rows of that time in order.
+        """Advance virtual time to ``ended_at``, in one draft; return the rows of that time in order.
 
         Of what falls on ``ended_at`` itself, registrations belong to the next call, proof and watermark to this one.
         """
@@ -97,7 +97,7 @@ class SiteHistory:
         return rows
 
     def _observe_until(self, draft: Draft, ended_at: int) -> None:
-        """Let the tracker see every registration that is due before ``ended_at``, unless its agent is blind then."""
+        """Pass every registration that is due before ``ended_at`` to the tracker, unless its agent is blind then."""
         observe, sender_ids, started_at = draft.observe, self.fleet.sender_ids, self._settings.started_at
         registrations, sequence = self._registrations, self.sighting_count
         due_at, sender = self._next_due, self._next_sender
@@ -109,7 +109,7 @@ class SiteHistory:
         self._next_due, self._next_sender, self.sighting_count = due_at, sender, sequence
 
     def _is_blind_at(self, at: int) -> bool:
-        """Tell whether the agent is blind; to be asked in the order of time."""
+        """Return True if the agent is blind; call it in the order of time."""
         while at >= self._blind_to:
             self._blind_from, self._blind_to = next(self._blind)
         return self._blind_from <= at

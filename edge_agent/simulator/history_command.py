@@ -44,7 +44,7 @@ INTERVALS_PER_DRAFT = 12
 
 
 class HistoryProgress(msgspec.Struct):
-    """Tell how far a history has come. ``virtual`` and ``duration`` are microseconds of virtual time."""
+    """Progress of a history. ``virtual`` and ``duration`` are microseconds of virtual time."""
 
     duration: int
     started: float = msgspec.field(default_factory=time.monotonic)
@@ -54,7 +54,7 @@ class HistoryProgress(msgspec.Struct):
 
     @property
     def elapsed(self) -> int:
-        """Give the real time since the start, in microseconds."""
+        """The real time since the start, in microseconds."""
         return int((time.monotonic() - self.started) * SECOND)
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
     spread: float = 1.0
 
     def policy(self) -> Policy:
-        """Give the agents' thresholds, checked as an agent checks them."""
+        """Return the agents' thresholds, checked as an agent checks them."""
         try:
             return PolicySettings(
                 sample_interval=Duration(self.sample_interval),
@@ -165,7 +165,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
         )
 
     def emitter(self, site: str) -> Emitter:
-        """Give what stands in a site's records; ids come out the same for the same seed, so a repeat is a repeat."""
+        """Return the names in a site's records; ids are a function of the seed, so a repetition is a duplicate."""
         return Emitter(
             block_id=BlockId(self.region, site, self.block),
             agent=f"{site}-a",
@@ -176,7 +176,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
         )
 
     def site_histories(self, script: Script, started_at: int) -> list[SiteHistory]:
-        """Give every site, its senders broken by the script and at random, or as the file of intervals says.
+        """Return every site, its outages from the script and at random, or from the file of intervals.
 
         Raise click.ClickException, IntervalsUnreadable, SettingsError.
         """
@@ -212,7 +212,7 @@ class HistoryOptions(options.FleetOptions, frozen=True, kw_only=True):
 
 
 def reliability(what: str, up: str, down: str) -> options.Decorator[Any]:
-    """Add ``--<what>-up`` and ``--<what>-down``, both medians."""
+    """Add the options for the two medians of one thing: up and down."""
     given: dict[str, Any] = {"type": DURATION, "show_default": True}
 
     def decorate(command: options.Command) -> options.Command:

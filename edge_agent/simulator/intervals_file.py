@@ -1,4 +1,4 @@
-"""Read who was up when from a file, to be played again: what really happened to a fleet, instead of a script.
+"""File of intervals in which senders were up, to be played again: a real history instead of a script.
 
 CSV with a first line ``site,sender,up_from,up_to``, RFC 3339; an empty ``up_to`` never ends. So
 ``muster-aggregator sql --format csv`` writes it, out of imported history or out of Muster's own.
@@ -21,7 +21,7 @@ UpSpans = Mapping[str, Mapping[str, list[Span]]]
 
 
 class IntervalsUnreadable(Exception):
-    """A file does not say who was up when. The text is one line: which file, which line, what is wrong."""
+    """The file of intervals cannot be read. The text is one line: the file, the line and the fault."""
 
 
 def read_intervals(path: Path) -> UpSpans:
@@ -35,9 +35,9 @@ def read_intervals(path: Path) -> UpSpans:
 
 
 def lifetimes(up_spans: Mapping[str, list[Span]], started_at: int, duration: int) -> list[Lifetime]:
-    """Give the senders that are up at any time of the history, which begins at ``started_at`` of the file.
+    """Return the senders that are up at any time of the history, which begins at ``started_at`` of the file.
 
-    Before its first time up a sender is not there yet; after its last it is down for ever, not gone.
+    Before its first time up a sender does not exist yet; after its last it is down indefinitely, not gone.
     """
     found = []
     for sender, spans in sorted(up_spans.items()):
@@ -51,7 +51,7 @@ def lifetimes(up_spans: Mapping[str, list[Span]], started_at: int, duration: int
 
 
 def first_instant(up_spans: UpSpans) -> int:
-    """Give when the first sender of all came up."""
+    """Return when the first sender came up."""
     return min(spans[0][0] for senders in up_spans.values() for spans in senders.values())
 
 

@@ -1,8 +1,8 @@
-"""Let a fleet register in real time, and write who was up when.
+"""Fleet that registers in real time, and writes when each sender was up.
 
-The truth is what senders do, so neither a stopped server nor a full link stops them: a sender whose registration is
-not taken was not heard, and speaks again at its next turn. Nothing is said late on somebody's behalf: a sender that
-went down before its turn came says nothing, and turns that this process slept through are counted and left out.
+The truth is the senders' own state, so neither a stopped server nor a full link stops them: a sender whose registration
+is not accepted was not heard, and registers again at its next turn. No registration is published late: a sender that
+went down before its turn publishes nothing, and turns that this process slept through are counted and skipped.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ STUCK = PublishFailed("no room: earlier ones were not answered yet")
 
 
 class LiveCounts(msgspec.Struct):
-    """Count what became of the registrations. ``latest`` is the longest that one left after its time, microseconds."""
+    """Counts of registrations by outcome. ``latest`` is the longest delay of one, in microseconds."""
 
     heard: int = 0
     unheard: Counter[str] = msgspec.field(default_factory=Counter)
@@ -78,7 +78,7 @@ class LiveFleet:
 
     @property
     def now(self) -> int:
-        """Give the present in virtual time."""
+        """The present in virtual time."""
         return time.monotonic_ns() // 1_000 + self._ahead
 
     @property
@@ -86,7 +86,7 @@ class LiveFleet:
         return self._changes.up_count
 
     async def run(self, ended: asyncio.Event, duration: int | None) -> None:
-        """Let the senders register until ``ended`` is set or ``duration`` (microseconds) is over."""
+        """Register the senders until ``ended`` is set or ``duration`` (microseconds) is over."""
         async with asyncio.TaskGroup() as tasks:
             working = [tasks.create_task(self._register()), tasks.create_task(self._write_truth())]
             try:

@@ -1,4 +1,4 @@
-"""The options that both ways of simulating share: read them, refuse what is wrong in one line, end at a signal."""
+"""Options of both ways of simulating: read them, refuse wrong ones in one line, end at a signal."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ def fleet_options(command: Command) -> Command:
 
 
 class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What every simulation is told. Methods raise what ``run_simulation`` tells in one line."""
+    """Options of every simulation. Methods raise errors that ``run_simulation`` prints in one line."""
 
     servers: tuple[str, ...]
     connection_path: Path | None = None
@@ -159,13 +159,13 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def say(self, line: object) -> None:
-        """Tell a person something that stays."""
+        """Print a line that stays."""
         if not self.quiet:
             sys.stderr.write(_AT_THE_BEGINNING if sys.stderr.isatty() else "")
             echo(line, err=True)
 
     def show(self, progress: object) -> None:
-        """Tell a person how it goes: on a terminal in one line that the next one replaces."""
+        """Print the progress: on a terminal in one line that the next one replaces."""
         if not self.quiet and sys.stderr.isatty():
             room = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"{_AT_THE_BEGINNING}{cut(visible(str(progress)), room)}")

@@ -1,4 +1,4 @@
-"""Publish to JetStream without waiting for one answer before the next message, and count what became of each.
+"""Publisher to JetStream that does not wait for each answer, and counts the outcome of each message.
 
 Rules:
 1. At most ``window`` messages wait for their answer; a caller asks ``has_room``, or waits for it.
@@ -141,7 +141,7 @@ class PipelinedPublisher:
                 self._end(number, NO_ANSWER)
 
     def _end(self, number: int, failure: PublishFailed | None) -> None:
-        """Tell how a message ended, unless its end was told before (an answer may come after the deadline)."""
+        """Report how a message ended, unless that was reported before (an answer may come after the deadline)."""
         ended = self._waiting.pop(number, None)
         self._room.set()
         if ended is not None:

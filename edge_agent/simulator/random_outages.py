@@ -1,7 +1,7 @@
-"""Break senders, racks, sites and agents at random, the same way for the same seed.
+"""Random outages of senders, racks, sites and agents, the same for the same seed.
 
 Times up and times down are lognormal, as times between failures and times to repair tend to be in the field: most
-repairs are short, a few are very long. Both are told by their medians.
+repairs are short, a few are very long. Both are given by their medians.
 """
 
 import math
@@ -14,14 +14,14 @@ from edge_agent.simulator.fleet import FleetSettings, Lifetime, Span, stable_has
 
 
 class Reliability(msgspec.Struct, frozen=True):
-    """Tell how one thing breaks: ``up`` and ``down`` are median times in microseconds; ``up`` 0: never."""
+    """Outages of one thing: ``up`` and ``down`` are median times in microseconds; ``up`` 0: never."""
 
     up: int
     down: int
 
 
 class OutageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Tell how everything on a site breaks. ``spread`` is the sigma of the lognormal distributions.
+    """Outages of everything on a site. ``spread`` is the sigma of the lognormal distributions.
 
     A rack takes its senders down, a site (its network, say) all of them; while its agent is down, nobody is seen.
     """
@@ -34,7 +34,7 @@ class OutageSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def break_at_random(lifetimes: list[Lifetime], settings: FleetSettings, outages: OutageSettings, until: int) -> None:
-    """Give the senders of a site their outages up to an instant of virtual time."""
+    """Add outages to the senders of a site up to an instant of virtual time."""
 
     def drawn(reliability: Reliability, *what: str | int) -> list[Span]:
         return random_spans(reliability, outages.spread, until, settings.seed, settings.site, *what)
@@ -48,13 +48,13 @@ def break_at_random(lifetimes: list[Lifetime], settings: FleetSettings, outages:
 
 
 def blind_at_random(settings: FleetSettings, outages: OutageSettings, shortest: int, until: int) -> list[Span]:
-    """Give when a site's agent is down; what is shorter than ``shortest`` is caught up on and left out."""
+    """Return when a site's agent is down; spans shorter than ``shortest`` are caught up on and omitted."""
     spans = random_spans(outages.agent, outages.spread, until, settings.seed, settings.site, "agent")
     return [(started_at, ended_at) for started_at, ended_at in spans if ended_at - started_at > shortest]
 
 
 def random_spans(reliability: Reliability, spread: float, until: int, *what: str | int) -> list[Span]:
-    """Draw when something named by ``what`` is down, up to an instant of virtual time, in order."""
+    """Draw the outages of a named thing, up to an instant of virtual time, in order."""
     if reliability.up <= 0 or reliability.down <= 0:
         return []
     draw = random.Random(stable_hash(*what))  # noqa: S311 - the same seed must give the same fleet
@@ -70,7 +70,7 @@ def random_spans(reliability: Reliability, spread: float, until: int, *what: str
 
 
 def union(spans: Iterable[Span]) -> list[Span]:
-    """Give the same time as spans in order that neither overlap nor touch."""
+    """Return the same time as spans in order that neither overlap nor touch."""
     result: list[Span] = []
     for started_at, ended_at in sorted(spans):
         if result and started_at <= result[-1][1]:

@@ -1,4 +1,4 @@
-"""Read the script of outages: what goes wrong when, with whom. Offsets count from the fleet's start."""
+"""Script of outages: the things that fail, and when. Offsets count from the fleet's start."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -133,7 +133,7 @@ class Script(Settings, frozen=True, kw_only=True):
 
 
 def play(settings: FleetSettings, script: Script, path: Path) -> list[Lifetime]:
-    """Play a script on a fleet; raise SettingsError for what fits nobody in it, or could not be observed."""
+    """Apply a script to a fleet; raise SettingsError for a step that fits no sender in it, or is not observable."""
     try:
         return _play(settings, script)
     except _Unplayable as error:
@@ -141,7 +141,7 @@ def play(settings: FleetSettings, script: Script, path: Path) -> list[Lifetime]:
 
 
 class _Unplayable(ValueError):
-    """A script that reads well asks for what this fleet cannot do."""
+    """The script is valid, and this fleet cannot do it."""
 
 
 def _play(settings: FleetSettings, script: Script) -> list[Lifetime]:

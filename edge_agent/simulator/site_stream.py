@@ -1,6 +1,6 @@
-"""See to it that a stream stores what a fleet will publish, before the first sender says a word.
+"""Check that a stream will store a fleet's registrations, before the first one.
 
-Whoever may only publish, as the nodes of a site, cannot be asked for more: then the first acknowledgements tell.
+A user that may only publish, as the nodes of a site, cannot check: then the first acknowledgements show it.
 """
 
 import asyncio
@@ -24,17 +24,17 @@ _MAX_AGE: Final = 7 * 24 * 3600 * 1_000_000_000
 
 
 class NoSuchStream(Exception):
-    """No stream will store the registrations. The text is one line that says what to do."""
+    """No stream will store the registrations. The text is one line with the remedy."""
 
 
 class FleetConnection(ConnectionSettings, frozen=True):
-    """Where a fleet publishes, and as whom."""
+    """The place where a fleet publishes, and its user."""
 
     inbox_prefix: Annotated[str, Meta(description="where the user may hear answers, such as _INBOX_nodes")] = "_INBOX"
 
 
 class FleetClient:
-    """A fleet's connection, and what the server has denied on it."""
+    """A fleet's connection, and the denials of its server."""
 
     def __init__(self, settings: FleetConnection) -> None:
         self.client: EdgeClient
@@ -60,7 +60,7 @@ class FleetClient:
             self._is_denied.set()
 
     async def ensure_stream(self, name: str, subject: str, *, create: bool) -> str:
-        """Check that the stream takes ``subject`` (a wildcard covers what is published), where this user may ask.
+        """Check that the stream takes ``subject`` (a wildcard covers all published ones), if this user may ask.
 
         ``create`` makes it where there is none. Give a line for people where this user may not ask. Raise NoSuchStream.
         """

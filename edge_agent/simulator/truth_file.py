@@ -1,4 +1,4 @@
-"""Write the truth as it happens: who came up and who went down, in the order of time, flushed at every step."""
+"""File of the truth: senders that came up and went down, in the order of time, flushed at every step."""
 
 from pathlib import Path
 from types import TracebackType
@@ -61,7 +61,7 @@ class TruthFile:
             self._append([TruthThrough(at_us=self._header.started_at_us + self._through)])
 
     def flush(self) -> None:
-        """Hand what was written to the system, which keeps it when this process is killed."""
+        """Flush the file to the system, which keeps it if this process is killed."""
         if self._file is not None:
             self._file.flush()
 
@@ -81,7 +81,7 @@ class FleetChanges:
 
     @property
     def next_at(self) -> int | None:
-        """Give the instant of virtual time at which the next sender comes up or goes down, None if none ever does."""
+        """Return the virtual time at which the next sender comes up or goes down, None if none ever does."""
         return self._next.at if self._next else None
 
     def write_until(self, at: int, truth: TruthFile) -> None:
