@@ -1,1 +1,1 @@
-"""Let two agents serve one site: one leads, the other stands by, in step, and takes over."""
+"""Redundant pair: two agents serve one site; one leads, the other follows in step and takes over."""

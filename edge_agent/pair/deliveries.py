@@ -1,8 +1,8 @@
-"""Know of every row in the outbox which entry of the log it belongs to, and so what the pair has delivered.
+"""Mapping of outbox rows to entries of the pair's log, and the deliveries of the pair.
 
-The leader learns from the region's acknowledgements up to which entry everything has arrived, and says so in the log;
-the other then lets go the rows that it made of the same entries. Both count by rows of their own: what a row says is
-the same in both stores, its number is not.
+The leader finds from the region's acknowledgements up to which entry everything has arrived, and writes that into the
+log; the other member then deletes the rows that it made of the same entries. Each counts by its own rows: their content
+is the same in both stores, their numbers are not.
 """
 
 from collections import deque
@@ -41,7 +41,7 @@ class Deliveries:
         self._marks = {lane: deque([_DeliveryMark(last_row_ids[lane], dict(reached), dict(reached))]) for lane in LANES}
 
     def knows(self, block: str) -> bool:
-        """Tell whether there has been an entry of a block's that the store has."""
+        """Return True if the store holds an entry of a block."""
         return block in self._begun
 
     def begin(self, block: str, sequence: int) -> None:
@@ -56,16 +56,16 @@ class Deliveries:
                 marks.append(_DeliveryMark(last_row_ids[lane], dict(self._done), dict(self._begun)))
 
     def acknowledged(self, through: Mapping[Lane, int]) -> None:
-        """Take what the region has acknowledged to us: by lane, the row up to which none waits any more."""
+        """Note the region's acknowledgements to us: by lane, the row up to which none waits any more."""
         for lane, marks in self._marks.items():
             while marks and marks[0].row_id <= through[lane]:
                 self._learn(lane, marks.popleft().held)
             if not marks:
-                # Entries without rows are delivered, too.
+                # Entries without rows count as delivered.
                 self._learn(lane, self._done)
 
     def row_ids_of(self, delivered: Delivered) -> dict[Lane, int]:
-        """Take what the leader says it has delivered; give by lane the row up to which ours may go."""
+        """Note the leader's deliveries; return by lane the row up to which ours may be deleted."""
         gone = {}
         for block, lanes in delivered.items():
             for name, sequence in lanes.items():

@@ -1,7 +1,7 @@
-"""Follow a leader's block, entry by entry: read the same messages, decide the same, commit it, and say nothing.
+"""Follower of a leader's block, entry by entry: read the same messages, replay its decisions, commit, send nothing.
 
-Nothing is decided here that the leader has not decided. What cannot be decided once more, because a message is gone
-that it has read, raises OutOfStep: then only a copy of its store helps.
+A follower makes no decisions of its own. If a commit cannot be replayed, because a message that the leader has read is
+deleted, it raises OutOfStep: then only a copy of the leader's store helps.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ from shared.tasks import is_cancelled
 MOST_ENTRIES = 64
 READ_PATIENCE = 0.5
 MISSING_AFTER = 5.0
-"""For how long, in seconds, a message that the leader has read may fail to come though nothing waits to be read."""
+"""Seconds for which a message that the leader has read may be missing although all messages are read."""
 
 
 class Follower:
-    """One block. ``decider`` is None where the store does not know it; ``report`` is called with phase and reason."""
+    """One block. ``decider`` is None if the store does not hold it; ``report`` is called with phase and reason."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Follower:
 
     @property
     def given(self) -> int:
-        """Name the newest entry that is to be followed; 0 where there is none yet."""
+        """The newest entry that is to be followed; 0 if there is none yet."""
         return self._newest.sequence if self._newest is not None else 0
 
     def has_followed(self, sequence: int) -> bool:
@@ -71,7 +71,7 @@ class Follower:
 
     @property
     def progress(self) -> Progress | None:
-        """Tell how far following has come; None before the first entry."""
+        """The progress of following; None before the first entry."""
         if self.decider is None or self._newest is None:
             return None
         state = self.decider.state
@@ -92,11 +92,11 @@ class Follower:
 
     @property
     def state(self) -> BlockState | None:
-        """Give what was decided; None before the first entry."""
+        """The state after the last entry followed; None before the first entry."""
         return self.decider.state if self.decider else None
 
     async def give(self, logged: LogRecord) -> None:
-        """Take an entry of this block, in the log's order; wait while too many are to be followed."""
+        """Queue an entry of this block, in the log's order; wait while the queue is full."""
         if self.decider is not None and logged.sequence <= self._mark:
             return
         self._newest, self._newest_at = logged, loop_time()
@@ -125,7 +125,7 @@ class Follower:
         return mark.sequence if mark is not None else 0
 
     async def _open(self) -> None:
-        """Read on behind the position, if its past is still there; whether it is one that the leader reads, it says."""
+        """Read behind the position if its past is still there; the leader's entries name the past that it reads."""
         self._ahead.clear()
         self._read_past = None
         if self.decider is not None:
@@ -145,7 +145,7 @@ class Follower:
             self.decider = Tracker(state)
             await self._open()
             return
-        # Given up, where the source fails, following begins again behind what was committed.
+        # If the source fails, this replay is abandoned and begins again behind the last commit.
         following = CommitReplay(
             self.decider, self._rules.intake, OtherCommit(state, entry.recorded, entry.oldest_forwarded)
         )
@@ -169,11 +169,11 @@ class Follower:
             await self._open()
 
     async def _messages_through(self, state: BlockState) -> AsyncIterator[Sequence[SourceMessage]]:
-        """Read what the leader has read for an entry that led to ``state``."""
+        """Yield the messages that the leader has read for an entry with ``state``."""
         assert self.decider is not None
         position, last = self.decider.state.position, state.position.sequence
         if state.position.incarnation != position.incarnation or last == position.sequence:
-            # Of a past that ends nothing more was read.
+            # The leader reads no more of a past that ends.
             return
         if self._read_past != position.incarnation:
             raise OutOfStep(f"the past of stream {position.stream} changed before it was read up to {last}")
@@ -196,7 +196,7 @@ class Follower:
 
     async def _commit(self, logged: LogRecord, batch: BatchCommit) -> None:
         block = batch.block_id.block
-        # Never paused for a full outbox: the leader's pause bounds both, and only who is in step can take over.
+        # Never paused for a full outbox: the leader's pause bounds both, and only a member in step can take over.
         self._deliveries.begin(block, logged.sequence)
         await commit_when_writable(self._store, batch, partial(report_pause, self._report, IngestPhase.FOLLOWING))
         self._deliveries.committed(block, self._store.last_row_ids())

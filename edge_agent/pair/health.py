@@ -1,8 +1,8 @@
-"""Know what a member cannot do now: read a stream, commit, reach the region's stream. Each member finds out for itself.
+"""Health of a member: whether it can read its streams, commit, and reach the region's stream. Each checks itself.
 
-Whether the region's stream can be reached is asked of it: a publish that it has to refuse, since it expects another
-stream, is answered as every other would be, and stores nothing. A member that delivers need not ask: on a thin link
-what is under way would keep the question waiting.
+A member asks the region's stream with a publish that the stream must refuse, since it expects another stream: the
+answer proves the way, and nothing is stored. A member that delivers does not ask: on a slow link the publishes under
+way would delay the answer.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _PAUSED = (IngestPhase.DISK_FULL, IngestPhase.DISK_FAILING, IngestPhase.STORE_LO
 
 
 class Trouble(StrEnum):
-    """What a member cannot do, as people are told."""
+    """A task that a member cannot do, for status and messages."""
 
     READING = "read the site's stream"
     COMMITTING = "write its store"
@@ -42,12 +42,12 @@ class MemberHealth:
         self._reaches_region = False
 
     def troubles(self) -> frozenset[Trouble]:
-        found = {
+        checks = {
             Trouble.READING: not all(self._reads(block) for block in self._blocks),
             Trouble.COMMITTING: not self._commits(),
             Trouble.DELIVERING: not self._reaches_region,
         }
-        return frozenset(trouble for trouble, is_there in found.items() if is_there)
+        return frozenset(trouble for trouble, is_there in checks.items() if is_there)
 
     async def watch_region(self, client: Client) -> None:
         """Ask the region's stream, as long as nothing was delivered, until cancelled."""
@@ -74,15 +74,15 @@ class MemberHealth:
         try:
             has_room = self._store.has_room
         except OSError:
-            # It fails, or its mount is gone: where a commit meets that, too, it says more.
+            # The disk fails or its mount is gone: a commit that fails reports more.
             return False
         return has_room and not any(phase in _PAUSED for phase in phases)
 
 
 class Handover:
-    """When the lead is handed over: the other can do all that we can, and more, and has been able to for ``after``.
+    """Timer of a handover: it is due once the other can do all that we can, and more, for ``after`` seconds.
 
-    What both cannot do, or each something else, is none: the lead would go to and fro. ``after`` is in seconds. Pure.
+    It is not due if each cannot do something else: the lead would change back and forth. No I/O.
     """
 
     def __init__(self, after: float) -> None:
@@ -90,7 +90,7 @@ class Handover:
         self._since: float | None = None
 
     def is_due(self, at: float, ours: frozenset[Trouble], theirs: frozenset[Trouble] | None) -> bool:
-        """Take what each cannot do at ``at``, in seconds; ``theirs`` is None where the other could not lead."""
+        """Return True if a handover is due at ``at`` (seconds); ``theirs`` is None if the other could not lead."""
         if theirs is None or not theirs < ours:
             self._since = None
             return False
@@ -100,7 +100,7 @@ class Handover:
 
 
 def unlike(ours: frozenset[Trouble], theirs: frozenset[Trouble]) -> str:
-    """Say what we cannot do and the other can.
+    """Return the tasks that we cannot do and the other can, as text.
 
     >>> unlike(frozenset(Trouble), frozenset({Trouble.READING}))
     'reach the region, write its store'

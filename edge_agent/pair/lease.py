@@ -1,7 +1,7 @@
-"""Lead: write down in the pair's log what every commit depends on, before it is made, and that one still leads.
+"""A member's lead: it appends the inputs of every commit to the pair's log before the commit, and renews the lead.
 
-An append that fails, or whose answer does not come, ends the lead: only reading the log tells what is in it then. So
-does resigning: nothing of this lead stands behind that.
+An append that fails, or is not answered, ends the lead: only reading the log shows its end then. So does resigning:
+this lead appends nothing behind that.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ RESIGN_WITHIN = 1.0
 
 
 class LeadLost(Exception):
-    """This member does not lead any more; the text says why."""
+    """This member no longer leads, for the reason in the text."""
 
 
 class Lead:
@@ -51,7 +51,7 @@ class Lead:
         self._lost = ""
 
     async def record(self, batch: BatchCommit) -> BatchCommit:
-        """Write down what a batch depends on, and give it with its place in the log; raise LeadLost."""
+        """Append a batch's inputs to the log; return the batch with its place in the log; raise LeadLost."""
         block, state = batch.block_id.block, batch.state
         kind = EntryKind.DECIDED if self._deliveries.knows(block) else EntryKind.BEGUN
         sequence = await self._append(kind, block, state, tuple(batch.recorded), batch.oldest_forwarded)
@@ -64,7 +64,7 @@ class Lead:
         self._deliveries.committed(batch.block_id.block, self._store.last_row_ids())
 
     async def prove(self, block_id: BlockId, state: BlockState) -> None:
-        """Write down, as often as the lead is renewed, that only time has gone on; raise LeadLost."""
+        """Append, as often as the lead is renewed, that only time has advanced; raise LeadLost."""
         if loop_time() - self._proved_at.get(block_id.block, 0.0) >= self._renew_every:
             self._proved_at[block_id.block] = loop_time()
             await self._append(EntryKind.PROVED, block_id.block, state)
@@ -78,12 +78,12 @@ class Lead:
                 await self._append(EntryKind.RENEWED)
 
     async def hand_over(self) -> None:
-        """Let the other take over: raise LeadLost."""
+        """Resign so that the other takes over; always raise LeadLost."""
         await self._append(EntryKind.RESIGNED)
         raise LeadLost(self._lost)
 
     async def resign(self) -> None:
-        """Let the other take over at once, where the log can be reached."""
+        """Resign so that the other takes over at once, if the log can be reached."""
         with contextlib.suppress(LeadLost, TimeoutError):
             async with asyncio.timeout(RESIGN_WITHIN):
                 await self._append(EntryKind.RESIGNED)

@@ -1,8 +1,8 @@
-"""Keep a pair's log in a JetStream stream: append behind what one knows, read in order, notice that more has come.
+"""The log of a redundant pair in a JetStream stream: append, read in order, wait for entries.
 
-It says who leads, and what every commit of the leader's depends on beside the site's stream. Every entry is written
-behind the last one its writer knows of, or not at all: whoever has missed an entry, a former leader that was suspended
-say, can write no more.
+It records the leader, and the inputs of each of its commits other than the site's stream. An entry is appended only
+behind the last one that its writer has read: a member that has missed an entry, such as a former leader that was
+suspended, cannot append.
 """
 
 import asyncio
@@ -42,11 +42,11 @@ LARGEST = 256 << 20
 
 
 class EntryKind(StrEnum):
-    """What an entry says.
+    """Kind of an entry.
 
     LEADS: from here on its writer leads. RENEWED: it still does. RESIGNED: it has ended in order. BEGUN: a block begins
-    in ``state``. DECIDED: what a commit depends on, and the state that it leads to. PROVED: as DECIDED, but only time
-    went on.
+    in ``state``. DECIDED: a commit's recorded inputs, and the state after it. PROVED: as DECIDED, but only time
+    advanced.
     """
 
     LEADS = "leads"
@@ -58,9 +58,9 @@ class EntryKind(StrEnum):
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """Which run of which member writes.
+    """The member and its run that write an entry.
 
-    ``key`` is the fingerprint of its secret for message ids, ``settings`` that of what its blocks' decisions depend on.
+    ``key`` is the fingerprint of its secret for message ids, ``settings`` are those of each block's decisive settings.
     """
 
     member: str
@@ -76,9 +76,9 @@ Delivered = dict[str, dict[str, int]]
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="protocol", tag="muster:pair:1"):
     """One entry.
 
-    ``generation`` names the log since it was founded, which an entry with ``founds`` did: ``"empty"`` by a member whose
-    store knew nothing, ``"history"`` by one that went on from its own. ``recorded`` are the recorded inputs of one
-    commit of ``block``, ``oldest_forwarded`` the instant before which messages were too old to be forwarded.
+    ``generation`` names the log since its first entry, which has ``founds``: ``"empty"`` if the member's store was
+    empty, ``"history"`` if it continues its own. ``recorded`` are the recorded inputs of one commit of ``block``,
+    ``oldest_forwarded`` the instant before which messages were too old to be forwarded.
     """
 
     kind: EntryKind
@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_f
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Write an entry as JSON, packed where it is large: one commit may have clamped thousands of messages."""
+    """Return an entry as JSON, compressed if it is large: one commit may have clamped thousands of messages."""
     body = msgspec.json.encode(entry)
     return body if len(body) < LARGE else zlib.compress(body, 1)
 
@@ -102,7 +102,7 @@ _entry = Decoder(Entry, "an entry that this agent reads")
 
 
 def decode_entry(body: bytes) -> Entry:
-    """Return the entry; raise WireError if the body is none that this agent reads."""
+    """Return the entry; raise WireError if this agent cannot read the body."""
     if body.startswith(b"{"):
         return _entry(body)
     unpacking = zlib.decompressobj()
@@ -116,7 +116,7 @@ def decode_entry(body: bytes) -> Entry:
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """An entry where it stands in the log; ``stored_at`` by the server's clock, in microseconds."""
+    """An entry with its place in the log; ``stored_at`` by the server's clock, in microseconds."""
 
     sequence: int
     entry: Entry
@@ -132,19 +132,19 @@ _STREAM_HEADER = "Nats-Expected-Stream"
 
 
 class LogUnavailable(Exception):
-    """The log cannot be reached, or did not answer: what was appended may be in it, or not. The text says why."""
+    """The log cannot be reached or did not answer, for the reason in the text; an append may have succeeded."""
 
 
 class NoLog(LogUnavailable):
-    """There is no stream for it."""
+    """The log's stream does not exist."""
 
 
 class OtherKey(Exception):
-    """The stream is the log of a pair whose secret is another."""
+    """The stream is the log of a pair with another secret."""
 
 
 class LogOutrun(Exception):
-    """Nothing was appended: the log's end is not where the writer believed it."""
+    """Nothing was appended: the log has entries that the writer has not read."""
 
 
 class _LogConfig(msgspec.Struct):
@@ -156,10 +156,10 @@ class _LogInfo(msgspec.Struct):
 
 
 class LogAddress(msgspec.Struct, frozen=True):
-    """Where a site's log is: the stream, its domain, how many servers keep it where it has to be made.
+    """Address of a site's log: the stream, its domain, and the replicas with which it is created.
 
-    ``secret`` is known to the pair alone. A server stores its answer to a publish under whatever subject the publisher
-    names for that, which no permission forbids: a node that could name the log's would write into it.
+    Only the pair has ``secret``. A server stores its answer to a publish under any subject that the publisher names as
+    the reply, which no permission forbids: a node that could name the log's subject would write into it.
     """
 
     region: str
@@ -173,17 +173,17 @@ class LogAddress(msgspec.Struct, frozen=True):
         return f"MUSTER_PAIR_{self.site}"
 
     def subject(self, what: str = "log") -> str:
-        """Name the log's subject, or another that nobody else shall know: ``copy``."""
+        """Return the log's subject, or another secret one: ``copy``."""
         return f"muster.pair.{self.region}.{self.site}.{self.secret}.{what}"
 
     @property
     def announcements(self) -> str:
-        """Name the subject on which members of any secret hear each other."""
+        """The subject on which members announce themselves, also to a member with another secret."""
         return f"muster.pair.{self.region}.{self.site}.here"
 
 
 class PairLog:
-    """The log, on an open connection. Everything may raise LogUnavailable."""
+    """The log, on an open connection. Every method may raise LogUnavailable."""
 
     def __init__(self, client: Client, address: LogAddress) -> None:
         self._client = client
@@ -193,7 +193,7 @@ class PairLog:
         self._is_open = False
 
     async def look(self) -> None:
-        """Raise NoLog where there is no stream, OtherKey where it is another pair's."""
+        """Raise NoLog if there is no stream, OtherKey if it is another pair's."""
         stream = self._address.stream
         try:
             info = await self._ask(f"STREAM.INFO.{stream}", None, _LogInfo)
@@ -204,7 +204,7 @@ class PairLog:
             raise OtherKey(stream)
 
     async def open(self) -> None:
-        """Make the stream where there is none, and listen for what is appended; raise OtherKey."""
+        """Create the stream if it is missing, and subscribe to it; raise OtherKey."""
         stream, subject = self._address.stream, self._address.subject()
         config = {
             "name": stream,
@@ -227,25 +227,25 @@ class PairLog:
             self._is_open = True
 
     async def last(self) -> LogRecord | None:
-        """Give the last entry; None where there is none."""
+        """Return the last entry; None if there is none."""
         return await self._get({"last_by_subj": self._address.subject()})
 
     async def next_after(self, sequence: int) -> LogRecord | None:
-        """Give the first entry behind ``sequence``; None where there is none yet."""
+        """Return the first entry behind ``sequence``; None if there is none yet."""
         return await self._get({"seq": sequence + 1, "next_by_subj": self._address.subject()})
 
     async def entries_after(self, sequence: int, most: int) -> list[LogRecord]:
-        """Give the first entries behind ``sequence`` that are there by now, in one round trip: ``most``, if not all."""
+        """Return the first entries behind ``sequence``, at most ``most`` of them, in one round trip."""
         found = await asyncio.gather(*(self.next_after(sequence + number) for number in range(most)))
         return [record for record in takewhile(lambda record: record is not None, found) if record is not None]
 
     async def change(self, within: float) -> None:
-        """Wait until something may have been appended, for so many seconds at most."""
+        """Wait until an entry may have been appended, for at most ``within`` seconds."""
         await wait_for_event(self._arrived, within)
         self._arrived.clear()
 
     async def append(self, entry: Entry, behind: int) -> int:
-        """Append behind ``behind`` (0: as the first), give its sequence; raise LogOutrun where another is there."""
+        """Append behind ``behind`` (0: as the first); return the sequence; raise LogOutrun if it is not the last."""
         headers = {BEHIND_HEADER: str(behind), _STREAM_HEADER: self._address.stream}
         subject = self._address.subject()
         try:
@@ -255,7 +255,7 @@ class PairLog:
             raise LogUnavailable(f"{subject}: {NO_STREAM_ANSWERS}") from error
         except (nats.errors.Error, TimeoutError, WireError) as error:
             raise LogUnavailable(f"{subject}: {str(error) or 'no answer'} within {DEADLINE:g} s") from error
-        # What is refused has a sequence, too: 0.
+        # A refused publish has a sequence too: 0.
         if stored.error is None and stored.seq > 0:
             return stored.seq
         failure = stored.error or Failure(description="not an answer of a stream")
@@ -264,7 +264,7 @@ class PairLog:
         raise LogUnavailable(f"{subject}: {failure.description}")
 
     async def _notice(self, _message: Msg) -> None:
-        # What is heard may not have been stored: it only says that it is worth looking.
+        # A message received here may not have been stored: it is only a reason to read the log.
         self._arrived.set()
 
     async def _get(self, what: dict[str, object]) -> LogRecord | None:

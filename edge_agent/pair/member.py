@@ -1,16 +1,16 @@
-"""Be one of two agents that serve a site: follow while the other leads, lead where it is silent, never both.
+"""One member of a pair: it follows while the other leads, and leads when the other is silent, never both.
 
 Rules:
 
-1. Whoever appends to the log, behind its last entry, that it leads, leads until somebody else does. A member that
-   leads appends something every ``takeover_after`` / 3; one that cannot append leads no more.
+1. A member leads from its own LEADS entry at the log's end until the other's. A member that leads appends an entry
+   every ``takeover_after`` / 3; one that cannot append no longer leads.
 2. A member that follows takes the lead as ``edge_agent.pair.standby`` says.
-3. The log is begun by the member named first; after its loss, by the last leader, or else by one whose store was in
-   it. A store continues behind the entry that its last commit names, and only in the log that it was in: an empty one,
-   only where the pair began with empty ones.
-4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message is gone
-   that the leader has read) copies the leader's store. Until it has, it does not take the lead.
-5. A member uploads from when it leads until it hears that the other does: what it sends twice is known by its id.
+3. The log is begun by the member named first; after its loss, by the last leader, or else by a member whose store was
+   in it. A store continues behind the entry that its last commit names, and only in the log that it was in; an empty
+   store only if the pair began with empty ones.
+4. A member whose store cannot follow the log (it is empty, or older than the log's beginning, or a message that the
+   leader has read is deleted) copies the leader's store. Until then it does not take the lead.
+5. A member uploads from when it leads until it reads that the other does: records sent twice have the same ids.
 6. A member that leads hands over to one that stands by and can do all that it can itself, and more: read, commit,
    reach the region.
 """
@@ -65,22 +65,22 @@ LOOK_AT_BOTH_EVERY = 0.5
 
 
 class MemberParts(Protocol):
-    """What a member works with."""
+    """The parts of the agent that a member runs."""
 
     store: SqliteStore
     health: MemberHealth
 
     async def follower(self, block: str, deliveries: Deliveries) -> Follower:
-        """Give what follows a block from where the store has it."""
+        """Return a follower of a block, which begins at the store's position."""
 
     def lead(self, block: str, followed: Follower | None, journal: Journal) -> Coroutine[Any, Any, None]:
-        """Read a block and decide, going on from what followed it, until the lead is lost."""
+        """Read a block and decide, from the follower's state on, until the lead is lost."""
 
     def upload(self) -> Coroutine[Any, Any, None]:
-        """Send what waits, until cancelled."""
+        """Send the outbox, until cancelled."""
 
     def stop_uploading(self) -> None:
-        """Take back what was said of it: the other sends from now on."""
+        """Withdraw reports on uploading: the other member sends from now on."""
 
 
 class PairMember:
@@ -111,7 +111,7 @@ class PairMember:
         self._report = board.reporter("pair")
         is_first = settings.pair.members[0] == writer.member
         self._bootstrap = LogBootstrap(
-            self._log, writer, self._store, self._blocks, is_first, self._other.name, self._say
+            self._log, writer, self._store, self._blocks, is_first, self._other.name, self._report_phase
         )
         self._followers: dict[str, Follower] = {}
         self._beside = asyncio.TaskGroup()
@@ -127,7 +127,7 @@ class PairMember:
         return PairStatus(member, other.name, self._phase, self._since, other.phase, other.heard_at, self._takeovers)
 
     async def run(self) -> None:
-        """Follow and lead until cancelled; raise CopyArrived, PairRefused, or what ended a part, in a group."""
+        """Follow and lead until cancelled; raise CopyArrived, PairRefused, or a part's error, in a group."""
         here = self._address.announcements
         await self._other.listen(self._client, here)
         async with self._beside:
@@ -148,7 +148,7 @@ class PairMember:
         except OtherKey as error:
             raise PairRefused(other_key(self._other.name, self._settings.id_key_path)) from error
         except (LogUnavailable, NotYet, StoreUnwritable) as error:
-            self._say(PairPhase.WAITING if isinstance(error, NotYet) else PairPhase.UNREACHABLE, str(error))
+            self._report_phase(PairPhase.WAITING if isinstance(error, NotYet) else PairPhase.UNREACHABLE, str(error))
             await asyncio.sleep(RETRY_AFTER)
         except OutOfStep as error:
             await self._copy(str(error))
@@ -158,7 +158,7 @@ class PairMember:
     # Following
 
     async def _follow(self) -> Lead:
-        """Follow until the lead is taken; raise OutOfStep where that cannot be done."""
+        """Follow until the lead is taken; raise OutOfStep if the store cannot follow."""
         last = await self._log.last()
         if last is None:
             return self._new_lead(*await self._bootstrap.begin(0, self._last_leader))
@@ -181,7 +181,7 @@ class PairMember:
             self._takeover_after,
             self._has_handed_over,
             self._hear,
-            self._say,
+            self._report_phase,
         )
         mark = await standby.run(cursor, last)
         if self._last_leader == self._other.name:
@@ -203,13 +203,12 @@ class PairMember:
     # Leading
 
     async def _lead(self, lead: Lead) -> None:
-        """Lead until that is lost."""
-        self._say(PairPhase.LEADING, "")
+        self._report_phase(PairPhase.LEADING, "")
         self._has_handed_over = False
         self._last_leader = self._writer.member
         if self._upload is None or self._upload.done():
             self._upload = self._beside.create_task(self._parts.upload(), name="upload")
-        # A task of its own: in Python 3.11 one whose group has failed seems cancelled for ever.
+        # A separate task: in Python 3.11 a task that owns a failed group counts as cancelled from then on.
         leading = asyncio.create_task(self._lead_all(lead), name="leading")
         try:
             await leading
@@ -217,7 +216,7 @@ class PairMember:
             _, others = group.split(LeadLost)
             if others is not None:
                 raise others from None
-            self._say(PairPhase.CATCHING_UP, "")
+            self._report_phase(PairPhase.CATCHING_UP, "")
         except asyncio.CancelledError:
             await lead.resign()
             raise
@@ -233,39 +232,43 @@ class PairMember:
                 tasks.create_task(led, name=f"lead of {block}")
 
     async def _hand_over(self, lead: Lead) -> None:
-        """Wait until the other can do more than this member, and let it: raise LeadLost."""
+        """Wait until the other can do more than this member, then hand over: raise LeadLost."""
         handover = Handover(self._hand_over_after)
         while not is_cancelled():
             await asyncio.sleep(LOOK_AT_BOTH_EVERY)
             ours, theirs = self._parts.health.troubles(), self._other.troubles
             if handover.is_due(loop_time(), ours, theirs):
                 assert theirs is not None
-                self._say(PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can")
+                self._report_phase(
+                    PairPhase.HANDING_OVER, f"it cannot {unlike(ours, theirs)}, and {self._other.name} can"
+                )
                 self._has_handed_over = True
                 await lead.hand_over()
 
     # Copying
 
     async def _copy(self, reason: str) -> None:
-        """Ask the leader for its store, and raise CopyArrived when it is there; after a while look at the log again."""
+        """Request the leader's store, and raise CopyArrived once it is here; return after LOOK_AGAIN_AFTER seconds."""
         other, give_up_at = self._other.name, loop_time() + LOOK_AGAIN_AFTER
         while loop_time() < give_up_at and not is_cancelled():
             if copied_lately(self._store_path):
-                self._say(PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago")
+                self._report_phase(
+                    PairPhase.WAITING, f"{reason}, again; the store of {other} was copied less than a minute ago"
+                )
                 await asyncio.sleep(RETRY_AFTER)
                 continue
-            self._say(PairPhase.COPYING, f"{reason}: copying the store of {other}")
+            self._report_phase(PairPhase.COPYING, f"{reason}: copying the store of {other}")
             try:
                 await fetch_copy(self._client, self._address.subject("copy"), self._writer, self._store_path)
             except NoCopy as error:
                 remedy = f"start {other}; where it is gone for good, delete stream {self._address.stream}"
                 wanting = f"{reason}, and {other} hands over no copy of its store ({error}): {remedy}"
-                self._say(PairPhase.WAITING, wanting)
+                self._report_phase(PairPhase.WAITING, wanting)
                 await asyncio.sleep(RETRY_AFTER)
             else:
                 raise CopyArrived
 
-    def _say(self, phase: PairPhase, reason: str) -> None:
+    def _report_phase(self, phase: PairPhase, reason: str) -> None:
         if phase is not self._phase:
             self._phase, self._since = phase, now()
         self._report(phase, reason)
@@ -320,7 +323,7 @@ class _MemberParts(msgspec.Struct):
         try:
             await self.blocks.ingest(link, self.modes[block], tracker, journal)
         finally:
-            # Who leads no more says nothing of why its time does not pass: another's does.
+            # A member that no longer leads must not repeat watermarks: the leader's time advances.
             self.blocks.readers.pop(block, None)
 
     async def upload(self) -> None:
@@ -351,8 +354,8 @@ class NotYet(Exception):
 class LogBootstrap(msgspec.Struct, frozen=True):
     """The place of one member's store in the log.
 
-    ``is_first``: the settings name this member first; ``other`` is the other's name. ``say`` is called with phases,
-    and the reason.
+    ``is_first``: the settings name this member first; ``other`` is the other's name. ``say`` is called with every
+    phase and its reason.
     """
 
     log: PairLog
@@ -394,14 +397,14 @@ class LogBootstrap(msgspec.Struct, frozen=True):
     async def begin(self, behind: int, last_leader: str) -> tuple[PairMark, Deliveries]:
         """Begin the log with this member's store as it is; return the mark that it leads from, and its deliveries.
 
-        ``last_leader`` is the last known leader, "" for none. Raise NotYet where it is the other's turn, LogUnavailable
-        where the other was quicker.
+        ``last_leader`` is "" if none is known. Raise NotYet if the other begins the pair, LogUnavailable if it was
+        quicker.
         """
         states = await self.store.block_states()
         if not self.is_first and not any(state.mark is not None for _, state in states):
             raise NotYet(f"{self.other} begins the pair, as it is named first: start it")
         if last_leader == self.other or not (self.is_first or last_leader):
-            # The other knows more, or as much.
+            # The other's store is at least as new.
             self.say(PairPhase.WAITING, f"the log is lost: {self.other} may begin it anew, or else this member")
             await asyncio.sleep(BEGIN_AGAIN_AFTER)
         entry = Entry(

@@ -34,9 +34,9 @@ OWN_ECHO = 2.0
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """What a member that follows says of itself, every second; one that leads is heard in the log.
+    """The state that a member that follows publishes every second; a leader writes into the log instead.
 
-    ``troubles`` is None where it was sent by an agent that knows nothing of them.
+    ``troubles`` is None from an agent of an older version.
     """
 
     member: str
@@ -61,10 +61,10 @@ class OtherMember:
         self._started_at = self._heard_at = self._ready_at = loop_time()
 
     def hear_entry(self, logged: LogRecord, *, is_live: bool) -> None:
-        """Take an entry of the log, written just now or before we looked; raise PairRefused."""
+        """Note an entry of the log; ``is_live``: it was appended after we began to read. Raise PairRefused."""
         ours, theirs = self._writer, logged.entry.writer
         if theirs.member != ours.member:
-            # Of another key nothing is gained by waiting; settings may just be changed, one file after the other.
+            # Another key never matches later; other settings may, while an operator changes both files.
             if (theirs.key != ours.key or is_live) and (problem := difference(ours, theirs, self._key_path)):
                 raise PairRefused(problem)
             if is_live:
@@ -85,14 +85,14 @@ class OtherMember:
 
     @property
     def troubles(self) -> frozenset[Trouble] | None:
-        """Say what it cannot do; None where it does not stand by, or has not said so lately."""
+        """Tasks that it cannot do; None if it does not stand by, or was not heard within HEARD_LATELY."""
         is_ready = self.phase == PairPhase.STANDING_BY and loop_time() - self._heard_at < HEARD_LATELY
         return self._troubles if is_ready else None
 
     async def announce(
         self, client: Client, subject: str, phase: Callable[[], PairPhase], health: MemberHealth
     ) -> None:
-        """Say every second what we do, and notice when the other says nothing; until cancelled."""
+        """Publish our phase every second, and report a silent other member; until cancelled."""
         while not is_cancelled():
             if phase() is not PairPhase.LEADING and client.is_connected:
                 body = msgspec.json.encode(_Announcement(self._writer.member, phase(), health.troubles()))
@@ -109,7 +109,7 @@ class OtherMember:
         if phase in (PairPhase.STANDING_BY, PairPhase.LEADING):
             self._ready_at = self._heard_at
         if self._heard_at - self._ready_at > READY_LATELY:
-            # Its phases may go to and fro; status shows them.
+            # Its phases may alternate; status shows them.
             self._report("not standing by", f"{self.name} runs, and nobody takes over: its own status says why")
         else:
             self._report(phase, "")
@@ -181,7 +181,7 @@ def remedy(member: str, path: Path) -> str:
 def _digest(block: StreamSettings) -> str:
     """Return a fingerprint of the settings of a block that its decisions depend on; its policy is in the log."""
     policy = block.policy
-    # Members of the release before know neither of both.
+    # Members of the previous release have neither setting: without them, fingerprints must be equal.
     sender = msgspec.to_builtins(block.sender)
     if block.sender is not None and block.sender.batch == "none":
         del sender["batch"]

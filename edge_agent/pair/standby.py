@@ -1,8 +1,8 @@
-"""Stand by: hand the log's entries to the followers, and take the lead when nobody has it any more.
+"""Standing by: pass the log's entries to the followers, and take the lead when no member has it any more.
 
-The lead is taken when every entry has been taken and the log, which answers, has been silent for ``takeover_after`` by
-this member's own clock; at once where the leader has resigned, or was an earlier run of this member itself. A member
-that has handed the lead over takes it back only where the other does not take it for as long.
+The lead is taken when every entry is followed and the log answers but has had no entry for ``takeover_after`` by
+this member's own clock; at once if the leader has resigned, or was an earlier run of this member itself. A member that
+has handed the lead over takes it back only if the other does not take it for as long.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ LOOK_EVERY = 0.25
 MOST_AT_ONCE = 16
 RETRY_AFTER = 1.0
 LAG_UNSAID = 5.0
-"""How long, in seconds, a member may be behind that is still said to stand by."""
+"""How long, in seconds, a member may be behind and still report that it stands by."""
 
 
 class _Lag:
-    """How far the followers are behind the log's end, which moves on all the while."""
+    """The lag of the followers behind the log's end, which keeps moving."""
 
     def __init__(self, followers: Iterable[Follower]) -> None:
         self._followers = list(followers)
@@ -41,11 +41,11 @@ class _Lag:
 
     @property
     def is_small(self) -> bool:
-        """Tell whether they have followed up to what was the log's end a moment ago."""
+        """True if they have followed up to the log's end of a moment ago."""
         return loop_time() - self._reached <= LAG_UNSAID
 
     def look(self) -> None:
-        """Look how far they are, now that they have been given everything."""
+        """Update the lag; call it when the followers have received every entry."""
         if all(each.has_followed(end) for each, end in zip(self._followers, self._ends, strict=True)):
             self._reached = self._ended_at
             self._ends, self._ended_at = [each.given for each in self._followers], loop_time()
@@ -56,7 +56,8 @@ class _Lag:
 class Standby(msgspec.Struct, frozen=True):
     """One time of standing by. ``takeover_after`` is in seconds.
 
-    ``hear`` is told of every entry, and whether it came after ``run`` began; ``say`` of phases, with the reason.
+    ``hear`` is called with every entry, and whether it was appended after ``run`` began; ``say`` with every phase and
+    its reason.
     """
 
     log: PairLog
@@ -70,9 +71,9 @@ class Standby(msgspec.Struct, frozen=True):
     say: Callable[[PairPhase, str], None]
 
     async def run(self, cursor: int, last: LogRecord) -> PairMark:
-        """Follow the entries behind ``cursor``, the log's end being ``last``, until the lead is taken, and where.
+        """Follow the entries behind ``cursor`` until the lead is taken; return its mark. The log ended with ``last``.
 
-        Raise OutOfStep where that cannot be done, LogUnavailable where the log has lost its end.
+        Raise OutOfStep if the entries cannot be followed, LogUnavailable if the log has lost its end.
         """
         self.say(PairPhase.CATCHING_UP, "")
         reading = asyncio.create_task(self._read_log(cursor, last), name="log of the pair")
@@ -93,8 +94,8 @@ class Standby(msgspec.Struct, frozen=True):
                 found = await self.log.entries_after(cursor, most)
             except LogUnavailable as error:
                 self.say(PairPhase.UNREACHABLE, str(error))
-                await self._comes_back(cursor)
-                # While nobody could be heard, nobody was silent.
+                await self._await_log(cursor)
+                # Time in which the log could not be read does not count as silence.
                 heard_at, most = loop_time(), 1
                 continue
             for logged in found:
@@ -102,7 +103,7 @@ class Standby(msgspec.Struct, frozen=True):
                 cursor, newest, heard_at = logged.sequence, logged, loop_time()
                 await self._take(logged, is_live=cursor > last.sequence)
             if len(found) == most:
-                # One by one, who is far from the log would never get to its end: more is written in each round trip.
+                # One by one, a member far from the log would never reach its end: each round trip adds entries.
                 most = min(2 * most, MOST_AT_ONCE)
                 continue
             most = 1
@@ -115,8 +116,8 @@ class Standby(msgspec.Struct, frozen=True):
             await self.log.change(LOOK_EVERY)
         raise asyncio.CancelledError
 
-    async def _comes_back(self, cursor: int) -> None:
-        """Wait until the log answers again; raise LogUnavailable where its end is not what it was."""
+    async def _await_log(self, cursor: int) -> None:
+        """Wait until the log answers again; raise LogUnavailable if it has lost its end."""
         while not is_cancelled():
             await asyncio.sleep(RETRY_AFTER)
             try:

@@ -1,8 +1,8 @@
-"""Hand a leader's store to the member that cannot follow from its own: a file, asked for piece by piece.
+"""Transfer of a leader's store to a member that cannot follow from its own: one file, requested piece by piece.
 
-The copy is made in one read transaction, so it is the store as it was behind some entry of the log, its outbox
-included; what came later is followed from there. Damage is not handed on: what the other would only find when it leads
-would cost both their stores.
+The copy is made in one read transaction, so it is the store behind some entry of the log, its outbox included; the
+member follows from there. A damaged store is not transferred: the other member would find the damage only when it
+leads, and then both stores would be lost.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _MANY = 1_000
 
 
 def check_records(database: sqlite3.Connection) -> None:
-    """Raise StoreDamaged for the first that no agent wrote; in memory is a chunk at a time."""
+    """Raise StoreDamaged for the first record that no agent wrote; one chunk at a time is in memory."""
     with damage_detection():
         for number, state in database.execute("SELECT number, state FROM block").fetchall():
             decode_block_state(state)
@@ -59,11 +59,11 @@ ANSWER_DEADLINE = 5.0
 COPY_DEADLINE = 600.0
 COPY_EVERY = 60.0
 IDLE_AFTER = 30.0
-"""For how long, in seconds, a copy is kept that nobody asks for any more."""
+"""For how long, in seconds, a copy is kept without a request."""
 _LOOK_EVERY = 0.01
 # SQLite before 3.27 (EL8) has no VACUUM INTO, and nothing interrupts its backup.
 _NEW_COPY = f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {schema.NEW_STORE}"
-# What is said of a process, and asked of one, is not the other's. The last row ids come behind the rows.
+# Without the tables of one process: its status and requests to it. The last row ids come behind the rows.
 _COPIED_TABLES = (
     "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('status', 'operator_request') "
     "ORDER BY name = 'sqlite_sequence'"
@@ -71,15 +71,15 @@ _COPIED_TABLES = (
 
 
 class NoCopy(Exception):
-    """No copy was to be had; the text says why. Try again."""
+    """No copy was transferred, for the reason in the text. Try again."""
 
 
 class CopyArrived(Exception):
-    """A copy of the other member's store lies beside ours, whole: begin again with it."""
+    """A complete copy of the other member's store is in our store's directory: start again with it."""
 
 
 class _Wish(msgspec.Struct, omit_defaults=True):
-    """Ask for a copy to be made, or for the piece of one at ``offset``; one that names none asks who is there."""
+    """Request of a new copy, or of the piece at ``offset`` of ``copy``; with neither, any answer will do."""
 
     writer: Writer | None = None
     copy: str = ""
@@ -146,7 +146,7 @@ class CopyDesk:
             return _CopyReply(problem="it has the same name: give each member a name of its own")
         if self._damage:
             return _CopyReply(problem=self._damage)
-        # Of the one before nothing is left; nor may it be found idle while this one is being made.
+        # The previous copy is replaced; serve() must not remove the new one as idle while it is being made.
         self._copy = ""
         try:
             size, digest = await asyncio.to_thread(self._write_copy)
@@ -164,12 +164,12 @@ class CopyDesk:
         if not damage.is_proven:
             return _CopyReply(problem=f"it cannot copy its store: {damage}")
         log.error("store %s is damaged (%s): %s gets no copy of it", self._store_path, damage, asking.member)
-        # It does not mend: who asks every second need not have it copied every time.
+        # Damage is permanent: later requests are refused without another copy.
         self._damage = f"its store is damaged: {damage}"
         return _CopyReply(problem=self._damage)
 
     async def _let_go(self) -> None:
-        """End what a thread still reads of the store: whoever opens and closes its file next takes its locks away."""
+        """Interrupt a thread that reads the store: closing its file elsewhere would drop the thread's locks."""
         while (database := self._copied_from) is not None:
             with suppress(sqlite3.ProgrammingError):
                 database.interrupt()
@@ -205,7 +205,7 @@ class CopyDesk:
 
 
 async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: Path) -> None:
-    """Fetch a copy of the leader's store to a file beside ours; raise NoCopy."""
+    """Fetch a copy of the leader's store into our store's directory; raise NoCopy."""
     arrived = _arrival(store_path)
     try:
         async with asyncio.timeout(COPY_DEADLINE):
@@ -233,17 +233,17 @@ async def fetch_copy(client: Client, subject: str, writer: Writer, store_path: P
 
 
 def copied_lately(store_path: Path) -> bool:
-    """Tell whether our store was replaced by a copy a moment ago: another one would not help."""
+    """Return True if our store was replaced by a copy a moment ago: another one would not help."""
     try:
-        # Where the clock was set back meanwhile, nobody knows.
+        # A negative age means that the clock was set back: then the time of the copy is unknown.
         return 0 <= time.time() - _before(store_path).stat().st_ctime < COPY_EVERY
     except FileNotFoundError:
         return False
 
 
 def adopt_copy(store_path: Path) -> None:
-    """Put a copy that has arrived in the place of our store, which is closed; the one before is kept under a name."""
-    # The other member's rows have other numbers.
+    """Replace our store, which is closed, by a copy that has arrived; keep ours as ``.before-copy``."""
+    # The marker notes the last row of our store; rows of the other store have other numbers.
     forget(store_path)
     for suffix in ("-wal", "-shm"):
         store_path.with_name(store_path.name + suffix).unlink(missing_ok=True)
@@ -261,10 +261,10 @@ def _arrival(store_path: Path) -> Path:
 
 
 async def _ask_for_copy(client: Client, subject: str, writer: Writer) -> bytes:
-    """Ask for a copy to be made, and wait as long as it is; raise NoCopy, or NoRespondersError.
+    """Request a copy, and wait until it is made; raise NoCopy or NoRespondersError.
 
-    Who makes one answers nothing else until it has told of it: another answer is that of one who knows nothing of ours,
-    or has told of it on a connection that was lost.
+    A leader that makes a copy answers nothing else until it has answered that request: an answer to another request
+    means that the leader does not make ours, or has answered on a connection that was lost.
     """
     making = asyncio.create_task(_ask(client, subject, _Wish(writer=writer), COPY_DEADLINE), name="copy of the store")
     is_free = False
