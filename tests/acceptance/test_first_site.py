@@ -68,6 +68,8 @@ async def first_site(directory: Path) -> AsyncIterator[FirstSite]:
     written = {str(path.relative_to(hub / "nats")) for path in (hub / "nats").rglob("*") if path.is_file()}
     assert set(rendered.stdout.splitlines()[: len(written)]) == written
     keys = hub / "nats" / "keys"
+    for name in ("reader.nk", "ca.pem"):
+        shutil.copy(keys / name, hub)
     for source, target in (("dub1-agent.nk", "agent.nk"), ("dub1-nodes.nk", "dub1-nodes.nk"), ("ca.pem", "ca.pem")):
         shutil.copy(keys / source, site / target)
     with running_servers(hub, SERVERS, [("127.0.0.1", port) for port in (*numbers, leaf)]):

@@ -13,7 +13,7 @@ from tests.support.documents.documents import ANALYSTS, Question, answer_to, com
 from tests.support.lakehouse.histories import month
 from tests.support.lakehouse.small_lakehouse import SmallLakehouse
 
-TABLES, SETTINGS = "/srv/muster/tables", "/etc/muster/aggregator.toml"
+TABLES, SETTINGS = "/var/lib/muster-aggregator/tables", "/etc/muster-aggregator/aggregator.toml"
 PROGRAMS = [program for program in examples(ANALYSTS, "python") if TABLES in program or SETTINGS in program]
 COMMANDS = [command for command in commands(ANALYSTS) if command[0] != "spark-sql"]
 
